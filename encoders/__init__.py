@@ -1,0 +1,1 @@
+"""Bytes or text in, arrays or tokens out: languages, tokenizers, image and text encoders."""

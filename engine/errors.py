@@ -1,0 +1,83 @@
+"""Every error capsearch raises on purpose.
+
+CapsearchError
+├── InvalidQuery        nothing to search for, or a mode the query cannot have
+├── UnknownLanguage     a language no installed model reads
+├── UnknownModel        a model name that is not there, or a folder that is not a model
+├── MissingExtra        an optional package is needed; the message names the install command
+├── InvalidImage        bytes that are not a picture we can or will open
+├── InvalidCaptions     a captions file that cannot be read as one
+├── IndexProblem
+│   ├── IndexMissing    no index at that path
+│   ├── IndexEmpty      an index without pictures
+│   ├── IndexBusy       another process is writing to it
+│   ├── SchemaTooNew    made by a newer capsearch
+│   └── ModelMismatch   made with other models than the ones asked for
+├── DataProblem         a data set that is not laid out as expected
+└── TrainingProblem     a training run that cannot start or go on
+
+A message says what failed, what was expected and what to do next. Only `ui` exits.
+"""
+
+
+class CapsearchError(Exception):
+    """Root of all errors a user can act on."""
+
+
+class InvalidQuery(CapsearchError):
+    """Nothing to search for, or a mode the query cannot have."""
+
+
+class UnknownLanguage(CapsearchError):
+    """A language no installed model reads."""
+
+
+class UnknownModel(CapsearchError):
+    """A model name that is not there, or a folder that is not a model."""
+
+
+class MissingExtra(CapsearchError):
+    """An optional package is needed."""
+
+    def __init__(self, purpose: str, extra: str) -> None:
+        super().__init__(f"{purpose} needs an extra: pip install 'capsearch[{extra}]'")
+
+
+class InvalidImage(CapsearchError):
+    """Bytes that are not a picture we can or will open."""
+
+
+class InvalidCaptions(CapsearchError):
+    """A captions file that cannot be read as one."""
+
+
+class IndexProblem(CapsearchError):
+    """Something about the index on disk."""
+
+
+class IndexMissing(IndexProblem):
+    """No index at that path."""
+
+
+class IndexEmpty(IndexProblem):
+    """An index without pictures."""
+
+
+class IndexBusy(IndexProblem):
+    """Another process is writing to the index."""
+
+
+class SchemaTooNew(IndexProblem):
+    """The index was made by a newer capsearch."""
+
+
+class ModelMismatch(IndexProblem):
+    """The index was made with other models than the ones asked for."""
+
+
+class DataProblem(CapsearchError):
+    """A data set that is not laid out as expected."""
+
+
+class TrainingProblem(CapsearchError):
+    """A training run that cannot start or go on."""

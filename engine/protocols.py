@@ -1,0 +1,125 @@
+"""The borders: what the search needs from encoders and stores, whoever provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from capsearch.engine.records import (
+    Caption,
+    EncodedText,
+    Filters,
+    ImageRecord,
+    Match,
+    Pixels,
+    Tag,
+    Vectors,
+)
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Splits normalised text into words, the same way at training and at search."""
+
+    language: str
+
+    def tokens(self, text: str) -> tuple[str, ...]:
+        """The words of a sentence in order; empty for text without any."""
+        ...
+
+
+class ImageEncoder(Protocol):
+    """A backbone and its projection into the shared space.
+
+    Pictures come in squashed to `input_size` x `input_size` (no crop: the network sees the
+    whole scene). One pass gives the feature that vectors, tags, captions and regions share.
+    """
+
+    name: str
+    digest: str
+    input_size: int
+    feature_dimension: int
+    dimension: int
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """(N, F) backbone features, not normalised."""
+        ...
+
+    def project(self, features: Vectors) -> Vectors:
+        """(N, F) -> (N, D), unit norm."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """Sentences of several languages into the shared space."""
+
+    name: str
+    digest: str
+    languages: tuple[str, ...]
+    dimension: int
+    caption_dimension: int
+
+    def detect(self, text: str) -> str:
+        """The language a text is taken for when nobody said."""
+        ...
+
+    def encode(self, texts: Sequence[str], language: str) -> EncodedText:
+        """Vectors of sentences in one language; UnknownLanguage for one it does not read."""
+        ...
+
+    def clm_weight(self, language: str) -> float:
+        """The share of CL in CLM that validated best for queries in this language."""
+        ...
+
+    def cl_floor(self, language: str) -> float:
+        """What an unrelated caption scores: stands in for CL where a picture has no caption."""
+        ...
+
+
+class VectorIndex(Protocol):
+    """Unit vectors owned by images; an image may own none, one or many."""
+
+    def __len__(self) -> int:
+        """How many vectors it holds."""
+        ...
+
+    def search(
+        self, query: Vectors, count: int, allowed: Collection[str] | None = None
+    ) -> tuple[Match, ...]:
+        """The `count` best images by inner product, each once with its best item.
+
+        Best first, ties by image id. `allowed` restricts the images; None allows all.
+        """
+        ...
+
+    def scores(self, query: Vectors, image_ids: Sequence[str]) -> Mapping[str, Match]:
+        """Exact matches of given images; those that own no vector are left out."""
+        ...
+
+    def vector(self, image_id: str) -> Vectors | None:
+        """The first vector an image owns, or None."""
+        ...
+
+
+class Catalog(Protocol):
+    """The truth about pictures, captions and tags."""
+
+    def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
+        """Records by id; unknown ids are left out."""
+        ...
+
+    def captions(self, ids: Sequence[str]) -> Mapping[str, tuple[Caption, ...]]:
+        """All captions of each image, people's before models'."""
+        ...
+
+    def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
+        """All tags of each image, surest first."""
+        ...
+
+    def caption(self, item: int) -> Caption:
+        """The caption behind a caption index's item number."""
+        ...
+
+    def select(self, filters: Filters) -> frozenset[str]:
+        """The ids of all pictures that pass."""
+        ...

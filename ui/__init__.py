@@ -1,0 +1,1 @@
+"""How people reach capsearch: the command line and the search page. No ranking logic."""
