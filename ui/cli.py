@@ -1,0 +1,114 @@
+"""The `capsearch` command: a table of commands, and the one place that turns errors into exits.
+
+Exit codes: 0 done, 1 done but something needs a look (`--strict`), 2 could not be done,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from io import TextIOWrapper
+from typing import NamedTuple
+
+import click
+
+from capsearch.engine.errors import CapsearchError
+
+FAILED = 2
+INTERRUPTED = 130
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and its line in `capsearch --help`."""
+
+    target: str  # "module:attribute", imported when the command runs
+    help: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "index": Entry("capsearch.ui.commands.index:command", "Index folders of pictures."),
+    "query": Entry("capsearch.ui.commands.query:command", "Find pictures by words or a picture."),
+    "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
+    "info": Entry("capsearch.ui.commands.info:command", "Tell what an index holds."),
+    "models": Entry("capsearch.ui.commands.models:command", "List the models to index with."),
+    "train": Entry("capsearch.ui.commands.train:command", "Train models on your own captions."),
+    "bench": Entry("capsearch.ui.commands.bench:command", "Measure quality and speed."),
+}
+
+EXAMPLES = """\b
+Examples:
+  capsearch index ~/Pictures
+  capsearch query "a cat on a laptop"
+  capsearch query "一只猫趴在笔记本电脑上" --open
+  capsearch query "ノートパソコンの上の猫" --json
+  capsearch query --image holiday.jpg --limit 20
+  capsearch ui
+
+Every command explains itself: capsearch COMMAND --help
+"""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports only the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The table's names, in its order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command object, imported now; None for a name the table does not have."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, written from the table so that nothing is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.command(
+    cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(package_name="capsearch")
+def cli() -> None:
+    """Find pictures with a sentence in Chinese, Japanese or English, offline.
+
+    Results go to stdout, everything else to stderr.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; nothing a user can act on is a traceback."""
+    arguments = None if argv is None else list(argv)
+    try:
+        code = cli.main(arguments, prog_name="capsearch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return FAILED
+    except CapsearchError as error:
+        click.echo(f"capsearch: {_one_line(error)}", err=True)
+        return FAILED
+    except click.Abort:
+        click.echo("capsearch: interrupted", err=True)
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def run() -> None:
+    """The console script's entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # Captions are in any script, and file names may not be text at all.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    sys.exit(main())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).splitlines())
