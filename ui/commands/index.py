@@ -1,0 +1,160 @@
+"""`capsearch index`: bring an index up to date with folders of pictures."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.output import print_json, remark
+
+if TYPE_CHECKING:
+    from capsearch.encoders.models import Model
+    from capsearch.indexer.collection import Collection
+    from capsearch.indexer.pipeline import IndexOptions, IndexSummary
+
+SOMETHING_SKIPPED = 1
+INTERRUPTED = 130
+
+EXAMPLES = """\b
+Examples:
+  capsearch index ~/Pictures                     index a folder and all below it
+  capsearch index                                look again at the folders indexed before
+  capsearch index photos --exclude '*/raw/*'     leave some files out
+  capsearch index photos --captions coco.json    read captions people wrote
+  capsearch index photos --index ./photos.index  keep this index apart
+
+Only new and changed files cost time: an unchanged file is a glance, a renamed or copied one
+keeps its vector. Captions beside the pictures (NAME.txt, NAME.json) and inside them
+(EXIF, IPTC, XMP) are read too. Ctrl-C finishes the batch in flight and keeps everything
+before it.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument(
+    "paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."
+)
+@index_option
+@click.option("--model", metavar="NAME", help="Model to index with; see `capsearch models`.")
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", help="Leave out what matches; repeatable."
+)
+@click.option(
+    "--captions",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Captions as COCO-style JSON or CSV; repeatable.",
+)
+@click.option("--rebuild", is_flag=True, help="Start afresh: look at every picture again.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if any file was skipped.")
+@json_option
+def command(
+    paths: tuple[Path, ...],
+    index_path: Path | None,
+    model: str | None,
+    exclude: tuple[str, ...],
+    captions: tuple[Path, ...],
+    rebuild: bool,
+    strict: bool,
+    as_json: bool,
+) -> int:
+    """Index folders of pictures, or bring their index up to date.
+
+    Without PATH, the folders indexed before are looked at again.
+    """
+    from capsearch.indexer.collection import Collection
+    from capsearch.indexer.pipeline import IndexOptions
+
+    where = index_path_or_default(index_path)
+    options = IndexOptions(exclude=exclude, captions=captions, rebuild=rebuild)
+    with Collection.create(where, _model(where, model)) as collection:
+        summary = _run(collection, paths or _known_roots(collection), options)
+    if as_json:
+        print_json({"index": where, **asdict(summary)})
+    else:
+        _report(summary, where)
+    return _exit_code(summary, strict)
+
+
+def _model(where: Path, name: str | None) -> Model:
+    """The model asked for, else the one the index was made with, else the default."""
+    from capsearch.encoders import models
+    from capsearch.engine.errors import IndexMissing
+    from capsearch.indexer.collection import Collection
+
+    if name is not None:
+        return models.load(name)
+    try:
+        with Collection.open(where) as collection:
+            return collection.model
+    except IndexMissing:
+        return models.load(None)
+
+
+def _known_roots(collection: Collection) -> tuple[Path, ...]:
+    roots = tuple(Path(root) for root in collection.stats().roots)
+    if not roots:
+        raise click.UsageError("nothing to index: name a folder, e.g. `capsearch index ~/Pictures`")
+    return roots
+
+
+def _run(collection: Collection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
+    from capsearch.indexer.pipeline import index
+    from capsearch.ui.output_progress import progress_bar
+
+    with stop_on_interrupt() as stop, progress_bar() as show:
+        return index(collection, roots, options, progress=show, stop=stop)
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals reach the main thread only
+        return
+
+    def first(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        remark("finishing the batch in flight; Ctrl-C again to drop it")
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _report(summary: IndexSummary, where: Path) -> None:
+    for skipped in summary.skipped:
+        remark(f"skipped {skipped.path}: {skipped.reason}")
+    counts = ", ".join(
+        f"{getattr(summary, name)} {name}" for name in ("added", "reused", "unchanged", "removed")
+    )
+    verb = "interrupted; kept" if summary.interrupted else "indexed"
+    click.echo(f"{verb}: {counts}, {len(summary.skipped)} skipped in {summary.seconds:.1f} s")
+    if summary.captions_added:
+        click.echo(f"captions: {summary.captions_added} added")
+    if summary.skipped:
+        remark(f"warnings: {len(summary.skipped)}")
+    if summary.interrupted:
+        remark("run the same command again to go on")
+    else:
+        remark(f'index: {where}; now try: capsearch query "..."')
+
+
+def _exit_code(summary: IndexSummary, strict: bool) -> int:
+    if summary.interrupted:
+        return INTERRUPTED
+    return SOMETHING_SKIPPED if strict and summary.skipped else 0

@@ -1,0 +1,93 @@
+"""`capsearch ui`: the search page, served to this machine only unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from capsearch.engine.errors import MissingExtra
+from capsearch.ui.commands.options import json_option
+from capsearch.ui.output import print_json, remark
+
+EXAMPLES = """\b
+Examples:
+  capsearch ui
+  capsearch ui --index ./photos.index --index ./archive.index
+  capsearch ui --port 9000 --no-browser
+"""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+INDEXES_VARIABLE = "CAPSEARCH_UI_INDEXES"  # os.pathsep between folders; read by ui/page.py
+MAX_UPLOAD_MB = 20
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--index",
+    "indexes",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Index to offer; repeatable.  [default: $CAPSEARCH_INDEX, or your data directory]",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8501, show_default=True)
+@click.option("--no-browser", is_flag=True, help="Do not open a browser window.")
+@json_option
+def command(
+    indexes: tuple[Path, ...], host: str, port: int, no_browser: bool, as_json: bool
+) -> int:
+    """Open the search page in a browser; Ctrl-C ends it.
+
+    The page listens on this machine only. Another --host lets everyone who can reach it see
+    the indexed pictures: there is no password.
+    """
+    if find_spec("streamlit") is None:
+        raise MissingExtra("the search page", "ui")
+    if host not in LOOPBACK:
+        remark(f"warning: everyone who can reach {host}:{port} can see these pictures")
+    url = f"http://{host}:{port}"
+    if as_json:
+        print_json({"url": url, "indexes": [str(path.absolute()) for path in indexes]})
+    else:
+        click.echo(url)
+    return _serve(_arguments(host, port, no_browser), _environment(indexes))
+
+
+def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
+    """Streamlit's own command line for our page: quiet, small uploads, no statistics sent."""
+    page = Path(__file__).parent.parent / "page.py"
+    settings = {
+        "server.address": host,
+        "server.port": port,
+        "server.headless": str(no_browser).lower(),
+        "server.maxUploadSize": MAX_UPLOAD_MB,
+        "server.fileWatcherType": "none",
+        "browser.gatherUsageStats": "false",
+        "client.toolbarMode": "minimal",
+        "client.showErrorDetails": "none",
+    }
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    return [sys.executable, "-m", "streamlit", "run", str(page), *flags]
+
+
+def _environment(indexes: tuple[Path, ...]) -> dict[str, str]:
+    """What the page reads: which indexes to offer. Unset: the default one."""
+    if not indexes:
+        return dict(os.environ)
+    chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
+    return {**os.environ, INDEXES_VARIABLE: chosen}
+
+
+def _serve(arguments: list[str], environment: dict[str, str]) -> int:
+    """Run until the server ends; Ctrl-C reaches it too, and is the usual way to end."""
+    with subprocess.Popen(arguments, env=environment) as server:
+        with suppress(KeyboardInterrupt):
+            return server.wait()
+        return server.wait()  # the same Ctrl-C has reached it; let it close
