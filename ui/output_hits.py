@@ -100,6 +100,7 @@ def _caption(caption: Caption | None) -> str:
 def _print_rich(found: Sequence[Found]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # not markup strings: a name may hold brackets
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in HEADINGS[:4]:
@@ -108,18 +109,6 @@ def _print_rich(found: Sequence[Found]) -> None:
     table.add_column(HEADINGS[5], overflow="fold", style="dim")
     for one in found:
         *numbers, path, caption = _cells(one)
-        table.add_row(*numbers, _link(path, one.record.path), _plain(caption))
+        link = Path(one.record.path).absolute().as_uri()
+        table.add_row(*numbers, Text(path, style=f"link {link}"), Text(caption))
     Console().print(table)
-
-
-def _link(shown: str, path: str) -> object:
-    """Text a terminal opens with a click. Text, not markup: a name may hold brackets."""
-    from rich.text import Text
-
-    return Text(shown, style=f"link {Path(path).absolute().as_uri()}")
-
-
-def _plain(text: str) -> object:
-    from rich.text import Text
-
-    return Text(text)

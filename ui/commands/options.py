@@ -32,32 +32,29 @@ def index_path_or_default(path: Path | None) -> Path:
     return default_index_path() if path is None else path
 
 
-class Day(click.ParamType):
-    """A date as 2024, 2024-05 or 2024-05-31: the first or the last day of what was given."""
+def first_day(value: str) -> date:
+    """The day a span of time begins, given as 2024, 2024-05 or 2024-05-31."""
+    year, month, day = _parts(value)
+    return _date(value, year, month or 1, day or 1)
 
-    name = "date"
 
-    def __init__(self, *, last: bool) -> None:
-        self._last = last
+def last_day(value: str) -> date:
+    """The day a span of time ends, given as 2024, 2024-05 or 2024-05-31."""
+    year, month, day = _parts(value)
+    first = _date(value, year, month or 12, day or 1)
+    return first if day else first.replace(day=calendar.monthrange(first.year, first.month)[1])
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> date:
-        """The day meant, or a usage error."""
-        if isinstance(value, date):
-            return value
-        found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a date; write 2024, 2024-05 or 2024-05-31", param, ctx)
-        try:
-            return self._day(*(int(part) if part else None for part in found.groups()))
-        except ValueError as error:
-            self.fail(f"{value!r} is not a date: {error}", param, ctx)
 
-    def _day(self, year: int | None, month: int | None, day: int | None) -> date:
-        assert year is not None  # the pattern has no match without it
-        month = month or (12 if self._last else 1)
-        first = date(year, month, day or 1)
-        if day or not self._last:
-            return first
-        return first.replace(day=calendar.monthrange(year, month)[1])
+def _parts(value: str) -> tuple[int, int | None, int | None]:
+    found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a date; write 2024, 2024-05 or 2024-05-31")
+    year, month, day = found.groups()
+    return int(year), int(month) if month else None, int(day) if day else None
+
+
+def _date(value: str, year: int, month: int, day: int) -> date:
+    try:
+        return date(year, month, day)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a date: {error}") from error

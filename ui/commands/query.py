@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from capsearch.engine.records import MODES, Filters, Mode, Pixels, Query, SearchResult
-from capsearch.ui.commands.options import Day, index_option, index_path_or_default, json_option
+from capsearch.ui.commands.options import (
+    first_day,
+    index_option,
+    index_path_or_default,
+    json_option,
+    last_day,
+)
 from capsearch.ui.output import remark
 
 if TYPE_CHECKING:
@@ -70,10 +76,11 @@ is not relevant, look at the scores once and give --min-score.
 @click.option(
     "--from",
     "taken_from",
-    type=Day(last=False),
+    type=first_day,
+    metavar="DATE",
     help="Taken on or after: 2024, 2024-05, 2024-05-31.",
 )
-@click.option("--until", "taken_until", type=Day(last=True), help="Taken on or before.")
+@click.option("--until", "taken_until", type=last_day, metavar="DATE", help="Taken on or before.")
 @click.option("--caption-lang", metavar="en|zh|ja", help="Only with a caption in this language.")
 @click.option(
     "--written-by", type=click.Choice(("people", "models")), help="Only with a caption by them."

@@ -1,0 +1,63 @@
+# One word does it: make demo, make test. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PACKAGES := engine encoders indexer ui benchmarks
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
+export CHROMIUM
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types pytest format bench clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo  ## install, index some photographs, search them in three languages
+	@$(BIN)/python -m capsearch.ui.demo .demo
+
+test: lint types pytest  ## everything that must pass: ruff, mypy, pytest
+
+lint: $(VENV)/.test  ## ruff: errors and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.test  ## mypy --strict
+	@$(BIN)/mypy $(PACKAGES:%=-p capsearch.%)
+
+pytest: $(VENV)/.test  ## the tests alone
+	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped;" \
+	  "on Debian or Ubuntu: apt-get install chromium fonts-noto-cjk, or set CHROMIUM=/path/to/it"
+	@$(BIN)/pytest
+
+format: $(VENV)/.test  ## put the code into shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.test  ## retrieval figures: make bench DATA=folder SPLIT=name
+	@test -n "$(DATA)" || { echo "say which data: make bench DATA=folder SPLIT=name"; exit 2; }
+	@$(BIN)/capsearch bench retrieval --data "$(DATA)" $(if $(SPLIT),--split "$(SPLIT)")
+
+clean:  ## remove what these commands made
+	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache tests/output
+	find $(PACKAGES) tests -name __pycache__ -prune -exec rm -rf {} +
+
+# Stamps: a second run installs nothing unless pyproject.toml or the constraints changed.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "capsearch needs Python 3.10 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+	  || { echo "Python's venv is missing; on Debian or Ubuntu: apt-get install python3-venv"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade "pip>=25.1"  # --group is new there
+	@touch $@
+
+# --no-deps: of these two packages only the photographs are wanted.
+$(VENV)/.demo: pyproject.toml $(VENV)/.venv
+	$(PIP) install --editable .
+	$(PIP) install --no-deps scikit-image scikit-learn
+	@touch $@
+
+$(VENV)/.test: pyproject.toml requirements/constraints.txt $(VENV)/.venv
+	$(PIP) install --constraint requirements/constraints.txt --editable ".[ui,train,heif,bench]" --group test
+	@touch $@
