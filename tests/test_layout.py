@@ -1,0 +1,121 @@
+"""The shape of the repository: folders, what may import what, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+MAX_LINES = 320  # "files under ~300"
+MAY_IMPORT = {
+    "engine": {"engine"},
+    "encoders": {"engine", "encoders"},
+    "indexer": {"engine", "encoders", "indexer"},
+    "ui": {"engine", "encoders", "indexer", "ui"},
+    "benchmarks": {"engine", "encoders", "indexer", "benchmarks"},
+}
+# `capsearch bench` is a command like any other, and its module is how ui reaches benchmarks.
+EXCEPTIONS = {("ui/commands/bench.py", "benchmarks")}
+ENGINE_NEEDS_ONLY = {"numpy"}
+
+
+def modules(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imported_names(module: Path) -> Iterator[str]:
+    """Absolute names a module imports anywhere; a relative import counts as its own folder's."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: import by the full name, capsearch.…"
+            assert node.module is not None
+            yield node.module
+            if node.module == "capsearch":
+                yield from (f"capsearch.{alias.name}" for alias in node.names)
+
+
+def folders_imported(module: Path) -> set[str]:
+    names = (name.split(".") for name in imported_names(module))
+    return {parts[1] for parts in names if parts[0] == "capsearch" and len(parts) > 1}
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_one_way(folder: str) -> None:
+    wrong = {
+        (str(module.relative_to(ROOT)), other)
+        for module in modules(folder)
+        for other in folders_imported(module) - MAY_IMPORT[folder]
+    }
+    assert wrong - EXCEPTIONS == set()
+
+
+def test_engine_needs_nothing_but_the_standard_library_and_numpy() -> None:
+    outside = {
+        name.split(".")[0] for module in modules("engine") for name in imported_names(module)
+    }
+    assert outside - set(sys.stdlib_module_names) - ENGINE_NEEDS_ONLY - {"capsearch"} == set()
+
+
+def test_packages_in_pyproject_are_the_folders_on_disk() -> None:
+    listed = setuptools_settings()["package-dir"]
+    on_disk = {
+        "capsearch." + ".".join(init.parent.relative_to(ROOT).parts): str(
+            init.parent.relative_to(ROOT).as_posix()
+        )
+        for folder in MAY_IMPORT
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert listed == on_disk
+    assert sorted(setuptools_settings()["packages"]) == sorted(on_disk)
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {module.parent for folder in MAY_IMPORT for module in modules(folder)}
+    assert {folder for folder in folders if not (folder / "__init__.py").exists()} == set()
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_types_are_published(folder: str) -> None:
+    assert (ROOT / folder / "py.typed").exists()
+
+
+def test_no_module_is_too_long_to_read_at_once() -> None:
+    lines = {
+        str(module.relative_to(ROOT)): len(module.read_text(encoding="utf-8").splitlines())
+        for folder in (*MAY_IMPORT, "tests")
+        for module in modules(folder)
+    }
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_nothing_is_called_utils_or_helpers() -> None:
+    names = {module.stem for folder in MAY_IMPORT for module in modules(folder)}
+    assert names & {"utils", "util", "helpers", "helper", "misc", "common"} == set()
+
+
+def test_nothing_is_pickled() -> None:
+    pickling = {"pickle", "dill", "joblib", "shelve", "marshal"}
+    users = {
+        str(module.relative_to(ROOT))
+        for folder in MAY_IMPORT
+        for module in modules(folder)
+        if pickling & {name.split(".")[0] for name in imported_names(module)}
+    }
+    assert users == set()
+
+
+def setuptools_settings() -> dict[str, dict[str, str]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: dict[str, dict[str, str]] = settings["tool"]["setuptools"]
+    return found
