@@ -11,6 +11,7 @@ CapsearchError
 │   ├── IndexMissing    no index at that path
 │   ├── IndexEmpty      an index without pictures
 │   ├── IndexBusy       another process is writing to it
+│   ├── RootUnavailable a folder to index is not there, or suddenly empty
 │   ├── SchemaTooNew    made by a newer capsearch
 │   └── ModelMismatch   made with other models than the ones asked for
 ├── DataProblem         a data set that is not laid out as expected
@@ -65,6 +66,10 @@ class IndexEmpty(IndexProblem):
 
 class IndexBusy(IndexProblem):
     """Another process is writing to the index."""
+
+
+class RootUnavailable(IndexProblem):
+    """A folder to index is not there, or suddenly empty: nothing was removed from the index."""
 
 
 class SchemaTooNew(IndexProblem):

@@ -124,7 +124,7 @@ class FakeTextEncoder:
         for row, text in enumerate(texts):
             counts[row] = _concept_counts(text, language)
         colours = np.roll(counts[:, : self.dimension], self.turn, axis=1)
-        known = tuple(bool(any_named) for any_named in counts.any(axis=1))
+        known = tuple(bool(row.any()) for row in counts)
         return EncodedText(_unit_rows(colours), _unit_rows(counts), known)
 
     def clm_weight(self, language: str) -> float:
@@ -187,7 +187,9 @@ class FakeCatalog:
     def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
         """All tags of each image, surest first."""
         return {
-            one: tuple(sorted(self.labels.get(one, ()), key=lambda tag: (-tag.confidence, tag.label)))
+            one: tuple(
+                sorted(self.labels.get(one, ()), key=lambda tag: (-tag.confidence, tag.label))
+            )
             for one in ids
             if one in self.records
         }
@@ -219,7 +221,7 @@ def colour_picture(*colours: str, size: int = 16) -> Pixels:
     """A picture of equal vertical stripes, one for each colour named."""
     stripes = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (K, 3)
     columns = stripes[np.arange(size) * len(colours) // size]  # (W, 3)
-    return np.broadcast_to(columns, (size, size, 3)).copy()
+    return np.tile(columns, (size, 1, 1))
 
 
 def _colour_shares(pixels: Pixels) -> Vectors:
@@ -234,10 +236,7 @@ def _concept_counts(text: str, language: str) -> Vectors:
     column = LANGUAGES.index(language)
     words = re.findall("[a-z]+", text.lower())
     return np.array(
-        [
-            words.count(names[0]) if column == 0 else text.count(names[column])
-            for names in CONCEPTS
-        ],
+        [words.count(names[0]) if column == 0 else text.count(names[column]) for names in CONCEPTS],
         np.float32,
     )
 

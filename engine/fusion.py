@@ -71,7 +71,9 @@ def best_fused(cl: Side, cm: Side, weight: float, count: int) -> tuple[Fused, ..
         candidates = sorted({match.image_id for match in (*top_cl, *top_cm)})
         fused = fuse(cl.exact(candidates), cm.exact(candidates), weight, cl.floor)
         exhausted = len(top_cl) < depth and len(top_cm) < depth
-        bound = combine(_next_score(top_cl, depth, cl.floor), _next_score(top_cm, depth, 0.0), weight)
+        bound = combine(
+            _next_score(top_cl, depth, cl.floor), _next_score(top_cm, depth, 0.0), weight
+        )
         if exhausted or (len(fused) >= count and fused[count - 1].score > bound):
             return fused[:count]
         depth *= 4
