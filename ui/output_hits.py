@@ -67,10 +67,14 @@ def print_table(found: Sequence[Found]) -> None:
     """A table with clickable paths on a terminal, aligned lines without colour in a pipe."""
     if not found:
         return
-    if sys.stdout.isatty():
+    if _on_terminal():
         _print_rich(found)
     else:
         click.echo("\n".join(aligned([HEADINGS, *map(_cells, found)])))
+
+
+def _on_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _cells(found: Found) -> tuple[str, ...]:

@@ -117,11 +117,11 @@ def command(
     sheet: Path | None,
 ) -> None:
     """Find pictures by TEXT, by a picture, or by both; TEXT may be - to read it from stdin."""
-    from capsearch.indexer.collection import Collection
-
     if as_json and as_paths:
         raise click.UsageError("choose one of --json and --paths")
     _check_sheet(sheet)
+    from capsearch.indexer.collection import Collection
+
     filters = Filters(
         folders=tuple(_absolute(folder) for folder in folders),
         tags=tags,
@@ -160,9 +160,11 @@ def _absolute(folder: Path) -> str:
 
 
 def _pixels(image: Path | None, collection: Collection) -> Pixels | None:
+    if image is None:
+        return None
     from capsearch.indexer.decode import decode
 
-    return None if image is None else decode(image, collection.model.image.input_size).pixels
+    return decode(image, collection.model.image.input_size).pixels
 
 
 def _look_up(collection: Collection, result: SearchResult) -> tuple[Found, ...]:
@@ -199,9 +201,11 @@ def _say_what_is_left(query: Query, result: SearchResult) -> None:
 
 
 def _check_sheet(sheet: Path | None) -> None:
+    if sheet is None:
+        return
     from capsearch.ui.output_sheet import WRITERS
 
-    if sheet is not None and sheet.suffix.lower() not in WRITERS:
+    if sheet.suffix.lower() not in WRITERS:
         raise click.UsageError(
             f"--sheet writes {' or '.join(WRITERS)}, not {sheet.suffix or sheet}"
         )

@@ -1,0 +1,66 @@
+"""An index of coloured pictures made through the command line, with toy encoders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsearch.encoders import models
+from capsearch.encoders.models import Model
+from capsearch.ui.cli import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
+    """Every name loads the toy model."""
+    monkeypatch.setattr(models, "load", lambda name=None: fake_model)
+    return fake_model
+
+
+@pytest.fixture
+def index_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default index of these tests; it does not exist yet."""
+    path = tmp_path / "index"
+    monkeypatch.setenv("CAPSEARCH_INDEX", str(path))
+    return path
+
+
+@pytest.fixture
+def run(
+    toy_models: Model, index_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
+    """Run a command in this process: run("query", "red")."""
+
+    def run_command(*arguments: str | Path) -> Ran:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run_command
+
+
+@pytest.fixture
+def indexed(photos: Path, run: Callable[..., Ran]) -> Path:
+    """The folder of pictures, after `capsearch index`."""
+    (photos / "red.txt").write_text("a red car\n一辆红色的车\n", encoding="utf-8")
+    ran = run("index", photos)
+    assert ran.code == 0, ran.err
+    return photos

@@ -1,0 +1,130 @@
+"""`capsearch index`: its summary, its exit codes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsearch.encoders import models
+from capsearch.encoders.models import Model
+from capsearch.indexer import pipeline
+from capsearch.ui.commands.index import stop_on_interrupt
+
+Run = Callable[..., Any]
+
+
+def test_a_first_run_adds_a_second_finds_nothing_to_do(photos: Path, run: Run) -> None:
+    first, second = (run("index", photos, "--json").json for _ in range(2))
+    assert (first["added"], first["unchanged"]) == (4, 0)
+    assert (second["added"], second["unchanged"]) == (0, 4)
+    assert first["skipped"] == []
+    assert first["interrupted"] is False
+
+
+def test_without_a_path_the_known_folders_are_looked_at_again(
+    indexed: Path, run: Run, picture: Callable[..., Path]
+) -> None:
+    picture(indexed / "new.png", "orange")
+    assert run("index", "--json").json["added"] == 1
+
+
+def test_without_a_path_and_without_an_index_there_is_nothing_to_do(run: Run) -> None:
+    ran = run("index")
+    assert ran.code == 2
+    assert "name a folder" in ran.err
+
+
+def test_a_bad_file_is_named_with_its_reason_and_counted(photos: Path, run: Run) -> None:
+    (photos / "broken.jpg").write_bytes(b"not a picture")
+    ran = run("index", photos)
+    assert ran.code == 0
+    [line] = [line for line in ran.err.splitlines() if line.startswith("skipped ")]
+    path, _, reason = line.removeprefix("skipped ").partition(": ")
+    assert path == str(photos / "broken.jpg")
+    assert reason
+    assert "warnings: 1" in ran.err
+    assert "4 added" in ran.out
+
+
+def test_strict_makes_a_skipped_file_an_exit_of_1(photos: Path, run: Run) -> None:
+    assert run("index", photos, "--strict").code == 0
+    (photos / "broken.jpg").write_bytes(b"")
+    assert run("index", photos, "--strict").code == 1
+    assert run("index", photos).code == 0
+
+
+def test_json_names_skipped_files_too(photos: Path, run: Run) -> None:
+    (photos / "broken.jpg").write_bytes(b"")
+    [skipped] = run("index", photos, "--json").json["skipped"]
+    assert skipped["path"] == str(photos / "broken.jpg")
+    assert skipped["reason"]
+
+
+def test_excluded_files_stay_out(photos: Path, run: Run) -> None:
+    assert run("index", photos, "--exclude", "*.png", "--json").json["added"] == 2
+
+
+def test_captions_are_read_from_a_file(photos: Path, run: Run) -> None:
+    captions = photos.parent / "captions.csv"
+    captions.write_text("file,caption\nblue.png,a blue sea\n", encoding="utf-8")
+    assert run("index", photos, "--captions", captions, "--json").json["captions_added"] == 1
+
+
+def test_an_index_keeps_to_the_model_it_was_made_with(
+    indexed: Path, run: Run, toy_models: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    def load(name: str | None = None) -> Model:
+        asked.append(name)
+        return toy_models
+
+    monkeypatch.setattr(models, "load", load)
+    assert run("index", indexed).code == 0
+    assert asked == [toy_models.name]
+
+
+def test_ctrl_c_keeps_what_is_done_says_so_and_exits_with_130(
+    photos: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pipeline.index
+
+    def interrupted(*arguments: Any, stop: threading.Event, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(timeout=5)
+        return real(*arguments, stop=stop, **named)
+
+    monkeypatch.setattr(pipeline, "index", interrupted)
+    ran = run("index", photos)
+    assert ran.code == 130
+    assert "interrupted; kept" in ran.out
+    assert "go on" in ran.err
+
+
+def test_the_second_ctrl_c_interrupts_as_usual() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stop_on_interrupt() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(timeout=5)
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.sigtimedwait([], 5)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_off_the_main_thread_nobody_touches_signals() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with stop_on_interrupt() as stop:
+            seen.append((stop.is_set(), signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, before)]

@@ -1,0 +1,72 @@
+"""How commands write: widths, sizes, safe text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from capsearch.indexer.pipeline import Progress
+from capsearch.ui.output import aligned, human_bytes, print_json, printable
+from capsearch.ui.output_progress import progress_bar
+
+
+def test_columns_line_up_where_han_is_two_cells_wide() -> None:
+    assert aligned([("ab", "x"), ("猫猫", "y")]) == ["ab    x", "猫猫  y"]
+
+
+def test_no_line_ends_in_spaces() -> None:
+    assert aligned([("a", "long"), ("b", "")]) == ["a  long", "b"]
+
+
+def test_no_rows_are_no_lines() -> None:
+    assert aligned([]) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 B"), (999, "999 B"), (1536, "1.5 kB"), (80_000_000, "80.0 MB"), (2 * 10**12, "2.0 TB")],
+)
+def test_sizes_are_for_people(count: int, shown: str) -> None:
+    assert human_bytes(count) == shown
+
+
+def test_escape_sequences_and_direction_overrides_do_not_reach_the_terminal() -> None:
+    assert printable("a\x1b[31mb\u202egpj.exe\nc") == "a\ufffd[31mb\ufffdgpj.exe c"
+
+
+def test_every_script_and_emoji_do() -> None:
+    assert printable("猫とねこ 👩\u200d💻") == "猫とねこ 👩\u200d💻"
+
+
+def test_json_knows_dates_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"at": datetime(2024, 5, 31, 12), "path": Path("猫")})
+    assert capsys.readouterr().out == '{\n  "at": "2024-05-31T12:00:00",\n  "path": "猫"\n}\n'
+
+
+def test_json_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(TypeError, match="set has no JSON form"):
+        print_json({1})
+
+
+def test_progress_is_silent_when_stderr_is_not_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress_bar() as show:
+        show(Progress("embed", 3, 10, "a.jpg"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_shows_stage_count_and_rate_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress_bar() as show:
+        show(Progress("embed", 3, 10, "a.jpg"))
+        show(Progress("embed", 10, 10, "b.jpg"))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "embed" in shown.err
+    assert "10/10" in shown.err

@@ -1,0 +1,212 @@
+"""`capsearch query`: what it finds, how it shows it, and how it says no."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsearch.encoders.models import Model
+from capsearch.indexer.collection import Collection
+from capsearch.ui.commands.options import first_day, last_day
+
+Run = Callable[..., Any]
+
+
+def one_line(err: str) -> bool:
+    return len(err.splitlines()) == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", ["something red", "红色的东西", "赤いもの"])
+def test_a_sentence_in_any_of_the_languages_finds_the_picture(
+    words: str, indexed: Path, run: Run
+) -> None:
+    ran = run("query", words, "--paths", "--limit", "1")
+    assert (ran.code, ran.out) == (0, f"{indexed / 'red.png'}\n")
+
+
+def test_words_need_no_quotes(indexed: Path, run: Run) -> None:
+    assert (
+        run("query", "something", "red", "--paths").out
+        == run("query", "something red", "--paths").out
+    )
+
+
+def test_a_dash_reads_the_words_from_stdin(
+    indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("blue\n"))
+    assert run("query", "-", "--paths", "-n", "1").out == f"{indexed / 'blue.png'}\n"
+
+
+def test_a_picture_finds_pictures_like_it(
+    indexed: Path, run: Run, picture: Callable[..., Path]
+) -> None:
+    outside = picture(indexed.parent / "outside.png", "green", "green", "blue")
+    ran = run("query", "--image", outside, "--paths", "--limit", "2")
+    assert ran.out == f"{indexed / 'green.jpg'}\n{indexed / 'blue.png'}\n"
+
+
+def test_json_says_what_was_understood_and_why_each_hit_is_there(indexed: Path, run: Run) -> None:
+    answer = run("query", "赤い車", "--json", "--limit", "1").json
+    assert answer["query"] == {
+        "text": "赤い車",
+        "language": "ja",
+        "mode": "clm",
+        "weight": 0.4,
+        "limit": 1,
+        "offset": 0,
+    }
+    assert answer["more"] is True
+    assert answer["warnings"] == []
+    [hit] = answer["hits"]
+    assert hit["rank"] == 1
+    assert hit["path"] == str(indexed / "red.png")
+    assert hit["paths"] == [hit["path"]]
+    assert (hit["width"], hit["height"]) == (16, 16)
+    assert hit["score"] == pytest.approx(0.4 * hit["cl"] + 0.6 * hit["cm"])
+    assert hit["caption"]["text"] in ("a red car", "一辆红色的车")
+
+
+def test_a_pipe_gets_aligned_lines_without_colour(indexed: Path, run: Run) -> None:
+    ran = run("query", "red car", "--limit", "2")
+    heading, first, second = ran.out.splitlines()
+    assert heading.split() == ["rank", "score", "CM", "CL", "path", "caption"]
+    assert first.split()[0] == "1"
+    assert {line.index(str(indexed)) for line in (first, second)} == {heading.index("path")}
+    assert "\x1b" not in ran.out
+
+
+def test_a_terminal_gets_a_link_to_each_file(
+    indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("capsearch.ui.output_hits._on_terminal", lambda: True)
+    assert (indexed / "red.png").as_uri() in run("query", "red").out
+
+
+def test_pages_follow_each_other(indexed: Path, run: Run) -> None:
+    everything = run("query", "red", "--mode", "cm", "--paths").out
+    pages = [
+        run("query", "red", "--mode", "cm", "--paths", "-n", 2, "--offset", at).out for at in (0, 2)
+    ]
+    assert "".join(pages) == everything
+    assert "more: --offset 2" in run("query", "red", "--mode", "cm", "-n", 2).err
+
+
+def test_a_cut_off_leaves_out_what_scores_less(indexed: Path, run: Run) -> None:
+    ran = run("query", "red", "--mode", "cm", "--min-score", "0.5", "--paths")
+    assert ran.out == f"{indexed / 'red.png'}\n"
+
+
+def test_no_hit_is_no_error_but_a_hint(indexed: Path, run: Run) -> None:
+    ran = run("query", "red", "--min-score", "2")
+    assert (ran.code, ran.out) == (0, "")
+    assert "no hits" in ran.err
+
+
+def test_filters_reach_the_engine(indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(indexed)
+    below = run("query", "red", "--folder", "trips", "--paths").out
+    assert below == f"{indexed / 'trips' / '2024' / 'yellow.webp'}\n"
+    captioned = run(
+        "query", "blue", "--caption-lang", "zh", "--written-by", "people", "--paths"
+    ).out
+    assert captioned == f"{indexed / 'red.png'}\n"
+    assert run("query", "red", "--tag", "nothing", "--paths").out == ""
+    assert run("query", "red", "--from", "1970", "--until", "1971-02", "--paths").out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "last"),
+    [
+        ("2024", date(2024, 1, 1), date(2024, 12, 31)),
+        ("2024-02", date(2024, 2, 1), date(2024, 2, 29)),
+        ("2024-5-7", date(2024, 5, 7), date(2024, 5, 7)),
+    ],
+)
+def test_a_span_of_time_has_a_first_and_a_last_day(given: str, first: date, last: date) -> None:
+    assert (first_day(given), last_day(given)) == (first, last)
+
+
+def test_unicode_file_names_come_out_as_they_are(
+    indexed: Path, run: Run, picture: Callable[..., Path]
+) -> None:
+    named = picture(indexed / "紫色の花 [b]🌸[/b].png", "purple")
+    assert run("index", indexed).code == 0
+    assert run("query", "purple", "--paths", "-n", "1").out == f"{named}\n"
+    assert run("query", "purple", "--json", "-n", "1").json["hits"][0]["path"] == str(named)
+    assert named.name in run("query", "purple", "-n", "1").out
+
+
+def test_a_caption_cannot_command_the_terminal(indexed: Path, run: Run) -> None:
+    (indexed / "blue.txt").write_text("a blue \x1b[2Jsea\n", encoding="utf-8")
+    assert run("index", indexed).code == 0
+    ran = run("query", "blue sea", "-n", "1")
+    assert "sea" in ran.out
+    assert "\x1b" not in ran.out
+
+
+def test_words_the_model_does_not_know_are_a_warning(indexed: Path, run: Run) -> None:
+    ran = run("query", "xyzzy")
+    assert ran.code == 0
+    assert "warning: " in ran.err
+
+
+def test_an_empty_query_is_refused(indexed: Path, run: Run) -> None:
+    for words in ([], [""], ["   "]):
+        ran = run("query", *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert one_line(ran.err)
+        assert "words or a picture" in ran.err
+
+
+def test_an_unknown_language_is_refused_and_the_known_ones_named(indexed: Path, run: Run) -> None:
+    ran = run("query", "katze", "--lang", "de")
+    assert (ran.code, ran.out) == (2, "")
+    assert one_line(ran.err)
+    assert "en, zh, ja" in ran.err
+
+
+def test_a_missing_index_is_refused_with_the_command_that_makes_one(run: Run) -> None:
+    ran = run("query", "red")
+    assert (ran.code, ran.out) == (2, "")
+    assert one_line(ran.err)
+    assert "capsearch index" in ran.err
+
+
+def test_an_empty_index_is_refused(run: Run, index_path: Path, toy_models: Model) -> None:
+    Collection.create(index_path, toy_models).close()
+    ran = run("query", "red")
+    assert (ran.code, ran.out) == (2, "")
+    assert one_line(ran.err)
+
+
+def test_an_index_of_a_newer_capsearch_is_refused(
+    indexed: Path, run: Run, index_path: Path
+) -> None:
+    manifest = index_path / "manifest.json"
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    manifest.write_text(json.dumps({**content, "schema": 9999}), encoding="utf-8")
+    ran = run("query", "red")
+    assert (ran.code, ran.out) == (2, "")
+    assert one_line(ran.err)
+    assert "newer" in ran.err
+
+
+def test_a_broken_picture_to_compare_with_is_refused(
+    indexed: Path, run: Run, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"not a picture")
+    for file in (broken, tmp_path / "missing.jpg"):
+        ran = run("query", "--image", file)
+        assert (ran.code, ran.out) == (2, "")
+        assert one_line(ran.err)

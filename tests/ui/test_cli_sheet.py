@@ -1,0 +1,96 @@
+"""The contact sheet: self-contained, and nothing in it is taken for HTML."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+Run = Callable[..., Any]
+EVIL = "<script>alert(1)</script>"
+
+
+class Tags(HTMLParser):
+    """Collects the tags of a page and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def sheet_of(run: Run, target: Path, *arguments: object) -> Tags:
+    ran = run("query", *arguments, "--sheet", target)
+    assert ran.code == 0, ran.err
+    return Tags(target.read_text(encoding="utf-8"))
+
+
+def test_the_page_shows_every_hit_and_needs_no_other_file(
+    indexed: Path, run: Run, tmp_path: Path
+) -> None:
+    page = sheet_of(run, tmp_path / "hits.html", "red car")
+    sources = [attributes["src"] or "" for tag, attributes in page.tags if tag == "img"]
+    assert len(sources) == 4
+    assert all(source.startswith("data:image/") for source in sources)
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    assert links[0] == (indexed / "red.png").as_uri()
+    assert "red.png" in page.text
+
+
+def test_nothing_from_a_name_a_caption_or_a_query_becomes_html(
+    indexed: Path, run: Run, tmp_path: Path, picture: Callable[..., Path]
+) -> None:
+    name = '"><img src=x onerror=alert(1)>.png'
+    picture(indexed / name, "purple")
+    (indexed / (name.removesuffix(".png") + ".txt")).write_text(f"purple {EVIL}", encoding="utf-8")
+    assert run("index", indexed).code == 0
+    page = sheet_of(run, tmp_path / "hits.html", f"purple {EVIL}")
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert not any("onerror" in attributes for _, attributes in page.tags)
+    assert page.text.count(EVIL) >= 2  # title and caption, as text
+    assert name in page.text
+
+
+def test_the_page_may_load_nothing(indexed: Path, run: Run, tmp_path: Path) -> None:
+    page = sheet_of(run, tmp_path / "hits.html", "red")
+    policies = [a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a]
+    assert policies
+    assert "default-src 'none'" in (policies[0] or "")
+
+
+def test_a_picture_that_has_gone_leaves_a_place(indexed: Path, run: Run, tmp_path: Path) -> None:
+    (indexed / "red.png").unlink()
+    page = sheet_of(run, tmp_path / "hits.html", "red")
+    assert "picture not readable" in page.text
+
+
+def test_the_sheet_can_be_a_picture(indexed: Path, run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "hits.png"
+    assert run("query", "red", "--sheet", target).code == 0
+    with Image.open(target) as sheet:
+        colours = {sheet.convert("RGB").getpixel((240 * column + 120, 120)) for column in range(4)}
+    assert (255, 0, 0) in colours
+    assert len(colours) == 4
+
+
+def test_open_shows_the_sheet_in_the_browser(
+    indexed: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache")
+    assert run("query", "red", "--open").code == 0
+    assert opened == [(tmp_path / "cache" / "last-query.html").as_uri()]
+    assert (tmp_path / "cache" / "last-query.html").exists()
