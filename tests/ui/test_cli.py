@@ -71,6 +71,7 @@ def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> Non
         ["query", "cat", "--from", "yesterday"],
         ["query", "cat", "--until", "2024-13"],
         ["query", "cat", "--sheet", "hits.doc"],
+        ["query", "--image", "/no/such/picture.jpg"],
         ["index", "/no/such/folder"],
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import MODES, Filters, Mode, Pixels, Query, SearchResult
 from capsearch.ui.commands.options import (
     first_day,
@@ -44,7 +45,10 @@ is not relevant, look at the scores once and give --min-score.
 @click.argument("text", nargs=-1, metavar="[TEXT]")
 @index_option
 @click.option(
-    "--image", type=click.Path(path_type=Path), metavar="FILE", help="A picture to compare with."
+    "--image",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A picture to compare with.",
 )
 @click.option(
     "--image-weight", type=float, default=0.5, show_default=True, help="Its share beside words."
@@ -164,7 +168,10 @@ def _pixels(image: Path | None, collection: Collection) -> Pixels | None:
         return None
     from capsearch.indexer.decode import decode
 
-    return decode(image, collection.model.image.input_size).pixels
+    try:
+        return decode(image, collection.model.image.input_size).pixels
+    except InvalidImage as error:
+        raise InvalidImage(f"{image}: {error}") from error
 
 
 def _look_up(collection: Collection, result: SearchResult) -> tuple[Found, ...]:
