@@ -90,10 +90,13 @@ class Trial:
     queries: Labels
     items: Labels
 
+    def fused(self, weight: float) -> Scores:
+        """Every pair's `fusion.combine`: weight * CL + (1 - weight) * CM."""
+        return (weight * self.cl + (1.0 - weight) * self.cm).astype(np.float32)
+
     def mrr(self, weight: float) -> float:
-        """MRR of the fused ranking, weight * CL + (1 - weight) * CM."""
-        fused = (weight * self.cl + (1.0 - weight) * self.cm).astype(np.float32)
-        return float(mean_reciprocal_rank(ranks(fused, self.queries, self.items)))
+        """MRR of the fused ranking."""
+        return float(mean_reciprocal_rank(ranks(self.fused(weight), self.queries, self.items)))
 
 
 def best_weight(trials: Sequence[Trial], weights: Sequence[float] = WEIGHTS) -> float:

@@ -1,0 +1,250 @@
+"""Retrieval quality: CM, CL and CLM in both directions, scored by the product's own code.
+
+t2i: a sentence looks for its photo. i2t: a photo looks for any of its sentences, with the
+same scores read the other way: by its picture (CM), by its description in another language
+(CL), or by both (CLM).
+
+CM searches all photos of the split. CL and CLM search the photos that have a description in
+the caption language, with the queries of these photos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from capsearch.benchmarks.features import FeatureCache, Report, load_features
+from capsearch.benchmarks.protocols import Protocol, every_caption, protocol_of
+from capsearch.encoders.models import Model
+from capsearch.encoders.training.data import CaptionData
+from capsearch.engine.errors import DataProblem
+from capsearch.engine.metrics import (
+    Figure,
+    Labels,
+    Scores,
+    Trial,
+    best_weight,
+    ranks,
+    summarise,
+)
+from capsearch.engine.protocols import TextEncoder
+from capsearch.engine.records import EncodedText, Mode, Vectors
+
+Direction = Literal["t2i", "i2t"]
+DIRECTIONS: tuple[Direction, ...] = ("t2i", "i2t")
+TEXT_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to measure. `weight` None takes the model's CLM weight of the query language."""
+
+    weight: float | None = None
+    all_descriptions: bool = False  # CL by the best of all captions, not the first alone
+
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row of the table: what was searched how, and the figures."""
+
+    split: str
+    query_lang: str
+    mode: Mode
+    caption_lang: str | None
+    direction: Direction
+    queries: int
+    collection: int
+    figures: Mapping[str, Figure]
+
+    def records(self) -> Iterator[dict[str, object]]:
+        """One flat record a figure."""
+        for metric, figure in self.figures.items():
+            yield {
+                "split": self.split,
+                "query_lang": self.query_lang,
+                "mode": self.mode,
+                "caption_lang": self.caption_lang,
+                "direction": self.direction,
+                "metric": metric,
+                "value": figure.value,
+                "low": figure.low,
+                "high": figure.high,
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """Encoded sentences and the row of the photo each belongs to, in the photos' order."""
+
+    visual: Vectors  # (M, D)
+    caption: Vectors  # (M, C)
+    owner: Labels  # (M,)
+
+    def of(self, photos: Labels) -> Sentences:
+        """The sentences of these photos only."""
+        chosen = np.isin(self.owner, photos)
+        return Sentences(self.visual[chosen], self.caption[chosen], self.owner[chosen])
+
+    def first_each(self) -> Sentences:
+        """The first sentence of each photo."""
+        _, chosen = np.unique(self.owner, return_index=True)
+        return Sentences(self.visual[chosen], self.caption[chosen], self.owner[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSplit:
+    """A split as vectors: photos, and by language the queries and the descriptions."""
+
+    name: str
+    images: Vectors  # (N, D)
+    queries: Mapping[str, Sentences]
+    descriptions: Mapping[str, Sentences]
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages there are queries in."""
+        return tuple(self.queries)
+
+
+def encode_split(
+    model: Model, data: CaptionData, cache: FeatureCache | None = None, report: Report | None = None
+) -> EncodedSplit:
+    """One split's photos and sentences through the model.
+
+    Photos without a readable picture are left out, and so are languages the model does not
+    read; DataProblem if nothing is left.
+    """
+    kept, features = load_features(model.image, data, cache, report)
+    (name,) = data.splits
+    languages = tuple(one for one in kept.languages if one in model.text.languages)
+    if not languages:
+        raise DataProblem(
+            f"{name} has captions in {', '.join(kept.languages) or 'no language'}, "
+            f"the model reads {', '.join(model.text.languages)}"
+        )
+    asked = {one: _sentences(model.text, kept, one, protocol_of(name)) for one in languages}
+    told = {one: _sentences(model.text, kept, one, every_caption) for one in languages}
+    return EncodedSplit(
+        name=name,
+        images=model.image.project(features),
+        queries={one: found for one, found in asked.items() if len(found.owner)},
+        descriptions=told,
+    )
+
+
+def evaluate(model: Model, split: EncodedSplit, options: Options = DEFAULTS) -> tuple[Run, ...]:
+    """Every query language in every mode against every other language, both directions."""
+    return tuple(
+        run for language in split.languages for run in _runs(model, split, language, options)
+    )
+
+
+def tune_clm(
+    model: Model, data: CaptionData, split: str = "val", cache: FeatureCache | None = None
+) -> Mapping[str, float]:
+    """The CLM weight of each query language with the best mean MRR over the other languages.
+
+    Searched on the photos that have captions in both. Languages that share no photo with
+    any other are left out.
+    """
+    encoded = encode_split(model, data.split(split), cache)
+    trials = {
+        language: tuple(
+            trial
+            for other in encoded.languages
+            if other != language and (trial := _trial(encoded, language, other, DEFAULTS))
+        )
+        for language in encoded.languages
+    }
+    return {language: best_weight(found) for language, found in trials.items() if found}
+
+
+def _runs(model: Model, split: EncodedSplit, language: str, options: Options) -> Iterator[Run]:
+    queries = split.queries[language]
+    everything = np.arange(len(split.images))
+    yield from _both_ways(
+        Run(split.name, language, "cm", None, "t2i", 0, 0, {}),
+        queries.visual @ split.images.T,  # (Q, D) x (D, N) -> (Q, N)
+        queries.owner,
+        everything,
+    )
+    weight = model.text.clm_weight(language) if options.weight is None else options.weight
+    for other in split.descriptions:
+        trial = None if other == language else _trial(split, language, other, options)
+        if trial is not None:
+            run = Run(split.name, language, "cl", other, "t2i", 0, 0, {})
+            yield from _both_ways(run, trial.cl, trial.queries, trial.items)
+            yield from _both_ways(
+                replace(run, mode="clm"), trial.fused(weight), trial.queries, trial.items
+            )
+
+
+def _trial(split: EncodedSplit, language: str, other: str, options: Options) -> Trial | None:
+    """CL and CM scores over the photos described in `other`; None where no query has one."""
+    descriptions = split.descriptions[other]
+    if not options.all_descriptions:
+        descriptions = descriptions.first_each()
+    photos = np.unique(descriptions.owner)
+    queries = split.queries[language].of(photos)
+    if not len(queries.owner):
+        return None
+    return Trial(
+        cl=_best_of_each(queries.caption @ descriptions.caption.T, descriptions.owner),
+        cm=queries.visual @ split.images[photos].T,
+        queries=queries.owner,
+        items=photos,
+    )
+
+
+def _best_of_each(scores: Scores, owner: Labels) -> Scores:
+    """(Q, M) caption scores -> (Q, N): a photo's CL score is its best caption's."""
+    _, starts = np.unique(owner, return_index=True)  # owners are sorted
+    return np.maximum.reduceat(scores, starts, axis=1)
+
+
+def _both_ways(run: Run, scores: Scores, queries: Labels, items: Labels) -> Iterator[Run]:
+    """The run read as sentences looking for photos and as photos looking for sentences."""
+    answered = np.isin(items, queries)  # only photos with a sentence can look for one
+    ways: Sequence[tuple[Direction, Scores, Labels, Labels]] = (
+        ("t2i", scores, queries, items),
+        ("i2t", scores[:, answered].T, items[answered], queries),
+    )
+    for direction, table, asking, answers in ways:
+        yield replace(
+            run,
+            direction=direction,
+            queries=len(asking),
+            collection=len(answers),
+            figures=summarise(ranks(table, asking, answers)),
+        )
+
+
+def _sentences(
+    encoder: TextEncoder, data: CaptionData, language: str, protocol: Protocol
+) -> Sentences:
+    found = [
+        (row, caption.text)
+        for row, photo in enumerate(data.photos)
+        for caption in protocol(photo, language)
+    ]
+    encoded = _encode(encoder, [text for _, text in found], language)
+    owner = np.array([row for row, _ in found], np.int64)
+    return Sentences(encoded.visual, encoded.caption, owner)
+
+
+def _encode(encoder: TextEncoder, texts: Sequence[str], language: str) -> EncodedText:
+    parts = [
+        encoder.encode(texts[at : at + TEXT_BATCH], language)
+        for at in range(0, max(len(texts), 1), TEXT_BATCH)
+    ]
+    return EncodedText(
+        visual=np.concatenate([part.visual for part in parts]),
+        caption=np.concatenate([part.caption for part in parts]),
+        known=tuple(known for part in parts for known in part.known),
+    )

@@ -1,0 +1,81 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from capsearch.benchmarks import report
+from capsearch.benchmarks.retrieval import Run
+from capsearch.engine.errors import DataProblem, MissingExtra
+from capsearch.engine.metrics import Figure
+
+
+def run(mode, caption_lang=None, mrr=0.5, split="test-cococn", direction="t2i", collection=938):
+    figures = dict.fromkeys(("r1", "r5", "r10"), Figure(0.25, 0.2, 0.3))
+    figures = {"mrr": Figure(mrr, mrr - 0.01, mrr + 0.01), **figures, "medr": Figure(3, 2, 4)}
+    return Run(split, "zh", mode, caption_lang, direction, 984, collection, figures)
+
+
+COCOCN = [
+    run("cm", mrr=0.512),
+    run("cm", mrr=0.9, direction="i2t"),
+    run("cl", "en", mrr=0.734, collection=189),
+    run("clm", "en", mrr=0.856, collection=189),
+    run("clm", "ja", mrr=0.111, collection=94),
+]
+
+
+def printed(runs):
+    console = Console(file=io.StringIO(), width=140)
+    report.print_tables(runs, console)
+    return console.file.getvalue()
+
+
+def test_a_row_shows_mrr_as_papers_write_it_with_its_interval():
+    text = printed([run("cm", mrr=0.512)])
+    assert ".512" in text and ".502-.522" in text and "0.512" not in text
+
+
+def test_the_paper_stands_beside_ours_in_its_order():
+    text = printed(COCOCN)
+    assert all(name in text for name in report.PAPER)
+    (ours,) = (line for line in text.splitlines() if "this model" in line)
+    assert [cell.strip() for cell in ours.strip("│").split("│")] == [
+        "this model",
+        ".734",  # CL
+        ".512",  # CM
+        ".856",  # CLM
+    ]
+
+
+def test_the_note_says_how_many_photos_were_searched():
+    text = " ".join(printed(COCOCN).split())
+    assert "CM searches 938" in text and "189 that have English captions" in text
+
+
+@pytest.mark.parametrize("split", ["test-xtd10", "val"])
+def test_the_paper_is_left_out_where_it_cannot_be_compared(split):
+    assert "table X" not in printed([run("cm", split=split)])
+
+
+def test_a_plot_is_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "mrr.png"
+    report.save_plot([*COCOCN, run("cm", split="val")], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interval_beside_its_value_still_draws(tmp_path):
+    pytest.importorskip("matplotlib")
+    figure = Figure(0.5, 0.6, 0.7)
+    report.save_plot([Run("s", "zh", "cm", None, "t2i", 1, 1, {"mrr": figure})], tmp_path / "a.png")
+
+
+def test_a_plot_of_an_unknown_type_is_refused():
+    with pytest.raises(DataProblem, match=r"written as \.png, \.svg, \.pdf, not mrr\.doc"):
+        report.check_plot(report.Path("mrr.doc"))
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"capsearch\[bench\]"):
+        report.check_plot(report.Path("mrr.png"))
