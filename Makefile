@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check --quiet
 PACKAGES := engine encoders indexer ui benchmarks
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
 export CHROMIUM
