@@ -22,6 +22,7 @@ class Tokenizer(Protocol):
     """Splits normalised text into words, the same way at training and at search."""
 
     language: str
+    version: str
 
     def tokens(self, text: str) -> tuple[str, ...]:
         """The words of a sentence in order; empty for text without any."""

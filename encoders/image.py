@@ -1,0 +1,98 @@
+"""The built-in eyes: a network on ONNX Runtime and a linear projection into the shared space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capsearch.encoders.storage import Arrays
+from capsearch.engine.records import Pixels, Vectors
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Pictures to features. Scaling of pixels and of features is part of the ONNX graph,
+
+    so what comes in is (N, S, S, 3) uint8 and what goes out is standardised by the training
+    photographs' mean and deviation.
+    """
+
+    name: str
+    digest: str
+    input_size: int
+    dimension: int
+    path: Path
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """(N, F) of N pictures squashed to the input size."""
+        if not pixels:
+            return np.zeros((0, self.dimension), np.float32)
+        batch = np.stack(pixels)  # (N, S, S, 3)
+        expected = (self.input_size, self.input_size, 3)
+        if batch.shape[1:] != expected or batch.dtype != np.uint8:
+            raise ValueError(
+                f"pictures must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
+            )
+        (features,) = self._session.run(None, {"pixels": batch})
+        return np.asarray(features, np.float32)
+
+    @cached_property
+    def _session(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        # Idle workers must not spin: decoding runs on the same cores.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(
+            self.path, options, providers=onnxruntime.get_available_providers()
+        )
+
+
+@dataclass(frozen=True)
+class ProjectedImageEncoder:
+    """A backbone and the projection trained with the text encoders (engine ImageEncoder)."""
+
+    backbone: Backbone
+    dimension: int
+    projection: Path
+
+    @property
+    def name(self) -> str:
+        """The backbone's name: features are comparable only within it."""
+        return self.backbone.name
+
+    @property
+    def digest(self) -> str:
+        """The backbone's digest."""
+        return self.backbone.digest
+
+    @property
+    def input_size(self) -> int:
+        """Side of the square that pictures are squashed to."""
+        return self.backbone.input_size
+
+    @property
+    def feature_dimension(self) -> int:
+        """Width of a feature."""
+        return self.backbone.dimension
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """(N, F) backbone features."""
+        return self.backbone.features(pixels)
+
+    def project(self, features: Vectors) -> Vectors:
+        """(N, F) -> (N, D), unit norm."""
+        w = self._arrays
+        projected = features.astype(np.float32) @ w["image_W"].T + w["image_b"]
+        norms = np.linalg.norm(projected, axis=1, keepdims=True)
+        return (projected / np.maximum(norms, 1e-12)).astype(np.float32)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        return Arrays(self.projection)

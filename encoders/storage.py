@@ -1,0 +1,96 @@
+"""Model folders: `model.json` plus arrays, named, digested and never pickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.engine.errors import UnknownModel
+
+SCHEMA = 1
+_SCALE = ".scale"
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """A model folder's `model.json`; UnknownModel when it is none, or newer than this code."""
+    try:
+        card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise UnknownModel(f"{folder} is not a model folder: {problem}") from problem
+    if not isinstance(card, dict) or "kind" not in card:
+        raise UnknownModel(f"{folder}/model.json does not say what kind of model it is")
+    if card.get("schema", 0) > SCHEMA:
+        raise UnknownModel(
+            f"{folder} was made by a newer capsearch (schema {card['schema']}, this reads "
+            f"{SCHEMA}); run `pip install -U capsearch`"
+        )
+    return card
+
+
+def write_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write `model.json`, last of a model's files, whole or not at all."""
+    text = json.dumps({"schema": SCHEMA, **card}, indent=2, ensure_ascii=False) + "\n"
+    temporary = folder / "model.json.tmp"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(folder / "model.json")
+
+
+def digest(folder: Path, *more: str) -> str:
+    """Twelve hex digits over a folder's arrays and tables, and over the digests it builds on.
+
+    `model.json` is left out: a corrected description does not make another model.
+    """
+    total = hashlib.blake2b(digest_size=6)
+    for path in sorted(folder.iterdir()):
+        if path.name != "model.json" and path.is_file():
+            total.update(path.name.encode())
+            total.update(hashlib.blake2b(path.read_bytes()).digest())
+    for one in more:
+        total.update(one.encode())
+    return total.hexdigest()
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], tables: frozenset[str]) -> None:
+    """Arrays as float16; those named in `tables` as int8 with one scale a row."""
+    from safetensors.numpy import save_file
+
+    stored: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        if name in tables:
+            scale = np.maximum(np.abs(array).max(axis=1), 1e-12) / 127.0
+            stored[name] = np.round(array / scale[:, None]).astype(np.int8)
+            stored[name + _SCALE] = scale.astype(np.float32)
+        else:
+            stored[name] = np.ascontiguousarray(array, np.float16)
+    save_file(stored, path)
+
+
+class Arrays:
+    """A safetensors file opened lazily: float16 comes back as float32, tables by row."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors.numpy import load_file
+
+        self._stored = load_file(path)
+        self._full = {
+            name: array.astype(np.float32)
+            for name, array in self._stored.items()
+            if array.dtype == np.float16
+        }
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        return self._full[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._stored
+
+    def rows(self, name: str, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Rows of an int8 table, scaled back."""
+        scale = self._stored[name + _SCALE][numbers]
+        return np.asarray(self._stored[name][numbers] * scale[:, None], np.float32)
