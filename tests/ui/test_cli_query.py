@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from capsearch.encoders.models import Model
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.collection import CATALOG, Collection
 from capsearch.ui.commands.options import first_day, last_day
 
 Run = Callable[..., Any]
@@ -192,13 +193,12 @@ def test_an_empty_index_is_refused(run: Run, index_path: Path, toy_models: Model
 def test_an_index_of_a_newer_capsearch_is_refused(
     indexed: Path, run: Run, index_path: Path
 ) -> None:
-    manifest = index_path / "manifest.json"
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    manifest.write_text(json.dumps({**content, "schema": 9999}), encoding="utf-8")
+    with closing(sqlite3.connect(index_path / CATALOG)) as catalog:
+        catalog.execute("PRAGMA user_version = 9999")
     ran = run("query", "red")
     assert (ran.code, ran.out) == (2, "")
     assert one_line(ran.err)
-    assert "newer" in ran.err
+    assert "upgrade" in ran.err
 
 
 def test_a_broken_picture_to_compare_with_is_refused_by_name(

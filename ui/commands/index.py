@@ -17,12 +17,12 @@ from capsearch.ui.commands.options import index_option, index_path_or_default, j
 from capsearch.ui.output import print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.encoders.models import Model
     from capsearch.indexer.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions, IndexSummary
 
 SOMETHING_SKIPPED = 1
 INTERRUPTED = 130
+NOTHING_TO_INDEX = "nothing to index: name a folder, e.g. `capsearch index ~/Pictures`"
 
 EXAMPLES = """\b
 Examples:
@@ -72,12 +72,16 @@ def command(
 
     Without PATH, the folders indexed before are looked at again.
     """
+    from capsearch.encoders import models
     from capsearch.indexer.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions
 
     where = index_path_or_default(index_path)
+    if not paths and not where.exists():
+        raise click.UsageError(NOTHING_TO_INDEX)
     options = IndexOptions(exclude=exclude, captions=captions, rebuild=rebuild)
-    with Collection.create(where, _model(where, model)) as collection:
+    # Without a name, an index keeps to the model it was made with.
+    with Collection.create(where, models.load(model) if model else None) as collection:
         summary = _run(collection, paths or _known_roots(collection), options)
     if as_json:
         print_json({"index": where, **asdict(summary)})
@@ -86,25 +90,10 @@ def command(
     return _exit_code(summary, strict)
 
 
-def _model(where: Path, name: str | None) -> Model:
-    """The model asked for, else the one the index was made with, else the default."""
-    from capsearch.encoders import models
-    from capsearch.engine.errors import IndexMissing
-    from capsearch.indexer.collection import Collection
-
-    if name is not None:
-        return models.load(name)
-    try:
-        with Collection.open(where) as collection:
-            return collection.model
-    except IndexMissing:
-        return models.load(None)
-
-
 def _known_roots(collection: Collection) -> tuple[Path, ...]:
     roots = tuple(Path(root) for root in collection.stats().roots)
     if not roots:
-        raise click.UsageError("nothing to index: name a folder, e.g. `capsearch index ~/Pictures`")
+        raise click.UsageError(NOTHING_TO_INDEX)
     return roots
 
 

@@ -68,6 +68,7 @@ is not relevant, look at the scores once and give --min-score.
 @click.option(
     "--offset", type=int, default=0, show_default=True, help="How many hits to pass over."
 )
+@click.option("--model", metavar="NAME", help="The model of the index, if it has moved.")
 @click.option("--min-score", type=float, help="Leave out hits below this score.")
 @click.option(
     "--folder",
@@ -108,6 +109,7 @@ def command(
     weight: float | None,
     limit: int,
     offset: int,
+    model: str | None,
     min_score: float | None,
     folders: tuple[Path, ...],
     tags: tuple[str, ...],
@@ -124,6 +126,7 @@ def command(
     if as_json and as_paths:
         raise click.UsageError("choose one of --json and --paths")
     _check_sheet(sheet)
+    from capsearch.encoders import models
     from capsearch.indexer.collection import Collection
 
     filters = Filters(
@@ -134,7 +137,8 @@ def command(
         caption_language=caption_lang,
         written_by=written_by,
     )
-    with Collection.open(index_path_or_default(index_path)) as collection:
+    where = index_path_or_default(index_path)
+    with Collection.open(where, models.load(model) if model else None) as collection:
         engine = collection.engine()
         query = Query(
             text=_words(text),
