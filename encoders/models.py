@@ -84,9 +84,7 @@ def load(name: str | None = None) -> Model:
     return Model(
         name=str(card["name"]),
         digest=digest,
-        image=ProjectedImageEncoder(
-            backbone, int(card["dimension"]), folder / "shared.safetensors"
-        ),
+        image=ProjectedImageEncoder(backbone, int(card["dimension"]), shared),
         text=_text_encoder(folder, card, sentences, digest),
         card=card,
     )

@@ -21,8 +21,15 @@ from capsearch.engine.records import (
 class Tokenizer(Protocol):
     """Splits normalised text into words, the same way at training and at search."""
 
-    language: str
-    version: str
+    @property
+    def language(self) -> str:
+        """The language it splits."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the same text could come out differently."""
+        ...
 
     def tokens(self, text: str) -> tuple[str, ...]:
         """The words of a sentence in order; empty for text without any."""
@@ -36,11 +43,30 @@ class ImageEncoder(Protocol):
     whole scene). One pass gives the feature that vectors, tags, captions and regions share.
     """
 
-    name: str
-    digest: str
-    input_size: int
-    feature_dimension: int
-    dimension: int
+    @property
+    def name(self) -> str:
+        """A human name."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Equal digests give comparable arrays."""
+        ...
+
+    @property
+    def input_size(self) -> int:
+        """Side of the square a picture is squashed to."""
+        ...
+
+    @property
+    def feature_dimension(self) -> int:
+        """F, the width of a feature."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """D, the width of a vector in the shared space."""
+        ...
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) backbone features, not normalised."""
@@ -54,11 +80,30 @@ class ImageEncoder(Protocol):
 class TextEncoder(Protocol):
     """Sentences of several languages into the shared space."""
 
-    name: str
-    digest: str
-    languages: tuple[str, ...]
-    dimension: int
-    caption_dimension: int
+    @property
+    def name(self) -> str:
+        """A human name."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Equal digests give comparable arrays."""
+        ...
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages it reads."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """D, the width of a vector in the shared space."""
+        ...
+
+    @property
+    def caption_dimension(self) -> int:
+        """C, the width of a caption vector."""
+        ...
 
     def detect(self, text: str) -> str:
         """The language a text is taken for when nobody said."""
