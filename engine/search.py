@@ -86,9 +86,8 @@ class SearchEngine:
             return _Understood(picture, None, None, "cm", 0.0, 0.0, ())
         language = query.language or self.text_encoder.detect(query.text)
         if language not in self.text_encoder.languages:
-            raise UnknownLanguage(
-                f"no model reads '{language}'; choose one of {', '.join(self.text_encoder.languages)}"
-            )
+            known = ", ".join(self.text_encoder.languages)
+            raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
         encoded = self.text_encoder.encode([query.text], language)
         visual = encoded.visual[0]
         if picture is not None:
@@ -106,7 +105,8 @@ class SearchEngine:
 
     def _picture(self, query: Query) -> Vectors | None:
         if query.image is not None:
-            return self.image_encoder.project(self.image_encoder.features([query.image]))[0]
+            vectors = self.image_encoder.project(self.image_encoder.features([query.image]))
+            return np.asarray(vectors[0], np.float32)
         if query.like is None:
             return None
         vector = self.images.vector(query.like)

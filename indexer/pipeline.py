@@ -1,0 +1,248 @@
+"""Bringing an index up to date with folders of pictures: scan, compare, embed, forget."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from PIL import Image
+
+from capsearch.engine.errors import IndexProblem, RootUnavailable
+from capsearch.indexer import upkeep
+from capsearch.indexer.captions import NamedCaption, read_captions
+from capsearch.indexer.collection import Collection
+from capsearch.indexer.decode import MAX_PIXELS
+from capsearch.indexer.encoding import CaptionEncoding, Embedding
+from capsearch.indexer.ledger import KnownFile, Ledger
+from capsearch.indexer.matching import matched
+from capsearch.indexer.prepare import Prepared, prepared, read_sidecars
+from capsearch.indexer.scan import Found, Scan, Skipped, outermost, scan
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """How to index."""
+
+    exclude: tuple[str, ...] = ()
+    captions: tuple[Path, ...] = ()
+    rebuild: bool = False
+    batch_size: int = 32
+    decode_threads: int | None = None  # None: one for each core
+    max_pixels: int = MAX_PIXELS
+    follow_symlinks: bool = False
+
+
+_DEFAULTS = IndexOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: `done` of `total` (None: nobody knows) in "scan", "embed", "captions"."""
+
+    stage: str
+    done: int
+    total: int | None
+    current: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSummary:
+    """What a run did.
+
+    `added` pictures went through the network; `reused` files hold a picture that was known
+    (renamed, copied or restored); `removed` and `unchanged` are files.
+    """
+
+    added: int
+    reused: int
+    removed: int
+    unchanged: int
+    captions_added: int
+    skipped: tuple[Skipped, ...]
+    interrupted: bool
+    seconds: float
+
+
+def index(
+    collection: Collection,
+    roots: Sequence[Path],
+    options: IndexOptions = _DEFAULTS,
+    progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> IndexSummary:
+    """Brings the index up to date with `roots`, or with the roots it knows if there are none.
+
+    Unchanged files cost a stat. Files gone from under these roots leave the index; a root that
+    is not there, or suddenly empty, is an error and changes nothing. Each batch is committed
+    as a whole; `stop` ends the run after the one in flight. ModelMismatch when the index was
+    made with another model and `options.rebuild` is not set.
+    """
+    started = perf_counter()
+    named = {file.resolve(): read_captions(file) for file in options.captions}
+    if not options.rebuild:
+        collection.require_same_model()
+    wanted = _roots(collection, roots, options.rebuild)
+    trusted = frozenset(outermost(roots) if options.rebuild else ())
+    run = _Run(collection, options, progress or _silent, stop or threading.Event(), trusted)
+    with warnings.catch_warnings():
+        # decode refuses what is too large by its own limit, before anything is allocated.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        run.all(wanted, named)
+    collection.finish()
+    return run.summary(perf_counter() - started)
+
+
+def _silent(progress: Progress) -> None:
+    pass
+
+
+def _roots(collection: Collection, given: Sequence[Path], rebuild: bool) -> tuple[Path, ...]:
+    """What to look at. Rebuilding concerns the whole index, so all its roots."""
+    known = collection.catalog.roots()
+    wanted = outermost([*given, *known] if rebuild else given or known)
+    if not wanted:
+        raise IndexProblem("nothing to index: name a folder, as in `capsearch index ~/Pictures`")
+    return wanted
+
+
+@dataclass(slots=True)
+class _Run:
+    collection: Collection
+    options: IndexOptions
+    show: Callable[[Progress], None]
+    stop: threading.Event
+    trusted: frozenset[Path]  # roots that may have become empty: named in a rebuild
+    reused: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+    captions_added: int = 0
+    added: int = 0
+
+    def all(self, roots: Sequence[Path], named: dict[Path, tuple[NamedCaption, ...]]) -> None:
+        ledger = Ledger(self.collection.catalog)
+        self.show(Progress("scan", 0, None))
+        listing = scan(
+            roots, self.options.exclude, self.collection.path, self.options.follow_symlinks
+        )
+        self.show(Progress("scan", len(listing.found), len(listing.found)))
+        _refuse_emptied(ledger, [root for root in roots if root not in self.trusted], listing)
+        if self.options.rebuild:
+            upkeep.rebuild(self.collection)
+        self.skipped.extend(listing.skipped)
+        with ledger.transaction():
+            ledger.remember_roots(roots)
+        self._embed(ledger, self._to_do(ledger, roots, listing))
+        if not self.stop.is_set():
+            self._forget(ledger, roots, listing)
+            self._name(ledger, named)
+            self._encode_captions(ledger)
+        if not self.stop.is_set():
+            upkeep.compact(self.collection)
+            upkeep.rebuilt(self.collection)
+
+    def summary(self, seconds: float) -> IndexSummary:
+        return IndexSummary(
+            self.added,
+            self.reused,
+            self.removed,
+            self.unchanged,
+            self.captions_added,
+            tuple(sorted(set(self.skipped), key=lambda one: one.path)),
+            self.stop.is_set(),
+            seconds,
+        )
+
+    def _to_do(self, ledger: Ledger, roots: Sequence[Path], listing: Scan) -> list[Found]:
+        """The files that must be opened. The others are counted, and their sidecars re-read."""
+        known, refused = ledger.files(roots), ledger.skipped(roots)
+        to_do, edited = [], []
+        for found in listing.found:
+            old = known.get(found.path)
+            state, reason = refused.get(found.path, (None, ""))
+            if state is not None and _same(found, state):
+                self.skipped.append(Skipped(found.path, reason))
+            elif old is None or not old.embedded or not _same(found, old):
+                to_do.append(found)
+            else:
+                self.unchanged += 1
+                if old.sidecars != found.stamp:
+                    edited.append((found, old.image_id))
+        self._read_sidecars(ledger, edited)
+        return to_do
+
+    def _read_sidecars(self, ledger: Ledger, edited: Sequence[tuple[Found, str]]) -> None:
+        with ledger.transaction():
+            for found, image_id in edited:
+                captions, problems = read_sidecars(found)
+                self.skipped.extend(problems)
+                self.captions_added += ledger.put_file(found, image_id, captions)
+
+    def _embed(self, ledger: Ledger, to_do: Sequence[Found]) -> None:
+        embedding = Embedding(self.collection, ledger, self.options.batch_size)
+        known = ledger.embedded_ids()
+        size = self.collection.model.image.input_size
+        files = prepared(
+            to_do, known, size, self.options.max_pixels, self.options.decode_threads, self.stop
+        )
+        for done, one in enumerate(files, start=1):
+            self.skipped.extend(one.problems)
+            embedding.take(one)
+            if isinstance(one, Prepared) and one.image_id in known:
+                self.reused += 1
+            elif isinstance(one, Prepared):
+                known.add(one.image_id)
+            self.show(Progress("embed", done, len(to_do), one.found.path))
+        embedding.flush()
+        self.added += embedding.added
+        self.captions_added += embedding.captions_added
+
+    def _forget(self, ledger: Ledger, roots: Sequence[Path], listing: Scan) -> None:
+        """Files that are no longer there; about folders that cannot be read nothing is known."""
+        seen = {found.path for found in listing.found}
+        unread = [Path(folder) for folder in listing.unread]
+        gone = [
+            path
+            for path in (*ledger.files(roots), *ledger.skipped(roots))
+            if path not in seen and not any(Path(path).is_relative_to(one) for one in unread)
+        ]
+        self.removed = len(gone)
+        with ledger.transaction():
+            ledger.remove_files(gone)
+            ledger.remove_orphans()
+
+    def _name(self, ledger: Ledger, named: dict[Path, tuple[NamedCaption, ...]]) -> None:
+        for file, captions in named.items():
+            pairs, strangers = matched(self.collection.catalog, file, captions)
+            if strangers:
+                reason = f"{strangers} of {len(captions)} captions name no picture of this index"
+                self.skipped.append(Skipped(str(file), reason))
+            with ledger.transaction():
+                self.captions_added += ledger.replace_named(file, pairs)
+
+    def _encode_captions(self, ledger: Ledger) -> None:
+        encoding = CaptionEncoding(self.collection, ledger)
+        total = encoding.waiting()
+        for done in encoding.batches():
+            self.show(Progress("captions", done, total))
+            if self.stop.is_set():
+                return
+
+
+def _same(found: Found, known: Found | KnownFile) -> bool:
+    return (found.mtime_ns, found.size) == (known.mtime_ns, known.size)
+
+
+def _refuse_emptied(ledger: Ledger, roots: Sequence[Path], listing: Scan) -> None:
+    """An unmounted drive leaves an empty folder behind: that must not empty the index."""
+    for root in roots:
+        known = len(ledger.files([root]))
+        if known and not any(Path(found.path).is_relative_to(root) for found in listing.found):
+            raise RootUnavailable(
+                f"{root} holds no pictures, but the index knows {known} there; mount the drive, "
+                f"or, if they are really gone, run `capsearch index --rebuild {root}`"
+            )

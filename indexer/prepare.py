@@ -1,0 +1,122 @@
+"""Everything about a file that needs no model, done ahead of the model by a few threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from capsearch.engine.errors import InvalidCaptions, InvalidImage
+from capsearch.engine.records import Caption
+from capsearch.indexer.captions import read_sidecar
+from capsearch.indexer.decode import Decoded, decode, opened
+from capsearch.indexer.metadata import Embedded, embedded
+from capsearch.indexer.scan import Found, Skipped
+
+MAX_FILE_BYTES = 1 << 29
+_AHEAD = 4  # files in flight for each thread
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A file ready for the model; `decoded` is None for a picture the index has already."""
+
+    found: Found
+    image_id: str
+    decoded: Decoded | None
+    inside: Embedded
+    sidecar_captions: tuple[Caption, ...]
+    problems: tuple[Skipped, ...]  # with its sidecars
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file that is no picture we can open."""
+
+    found: Found
+    reason: str
+
+    @property
+    def problems(self) -> tuple[Skipped, ...]:
+        """The refusal itself."""
+        return (Skipped(self.found.path, self.reason),)
+
+
+Outcome: TypeAlias = Prepared | Refused
+
+
+def prepared(
+    files: Sequence[Found],
+    known: Collection[str],
+    size: int,
+    max_pixels: int,
+    threads: int | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Outcome]:
+    """Each file's outcome, in order, with a bounded number prepared ahead.
+
+    Once `stop` is set no further file is started or handed out.
+    """
+    threads = threads or os.cpu_count() or 1
+    flight: deque[Future[Outcome]] = deque()
+    waiting = iter(files)
+    with ThreadPoolExecutor(threads, "decode") as pool:
+        while not (stop and stop.is_set()):
+            while len(flight) < _AHEAD * threads and (found := next(waiting, None)) is not None:
+                flight.append(pool.submit(prepare, found, known, size, max_pixels))
+            if not flight:
+                return
+            yield flight.popleft().result()
+        for future in flight:
+            future.cancel()
+
+
+def prepare(found: Found, known: Collection[str], size: int, max_pixels: int) -> Outcome:
+    """Reads a file once; what is hashed is what is decoded."""
+    try:
+        data = _read(found)
+        image_id = content_id(data)
+        decoded, inside = None, Embedded()
+        if image_id not in known:
+            decoded = decode(data, size, max_pixels)
+            with opened(data, max_pixels) as image:
+                inside = embedded(image)
+    except InvalidImage as problem:
+        return Refused(found, str(problem))
+    captions, problems = read_sidecars(found)
+    return Prepared(found, image_id, decoded, inside, captions, problems)
+
+
+def content_id(data: bytes) -> str:
+    """A picture's id: BLAKE2b-128 of its file's bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def read_sidecars(found: Found) -> tuple[tuple[Caption, ...], tuple[Skipped, ...]]:
+    """The captions beside a picture, and the caption files that cannot be read."""
+    captions: dict[str, Caption] = {}
+    problems = []
+    for path, _, _ in found.sidecars:
+        try:
+            for caption in read_sidecar(Path(path)):
+                captions.setdefault(caption.text, caption)
+        except InvalidCaptions as problem:
+            problems.append(Skipped(path, str(problem).removeprefix(f"{path}: ")))
+    return tuple(captions.values()), tuple(problems)
+
+
+def _read(found: Found) -> bytes:
+    if found.size == 0:
+        raise InvalidImage("the file is empty")
+    if found.size > MAX_FILE_BYTES:
+        raise InvalidImage(f"more than {MAX_FILE_BYTES >> 20} MB is no picture we open")
+    try:
+        return Path(found.path).read_bytes()
+    except OSError as problem:
+        raise InvalidImage(f"cannot be read: {problem.strerror or problem}") from problem
