@@ -1,4 +1,4 @@
-"""Retrieval figures for people: tables, the paper's beside ours, and a plot."""
+"""Figures for people: tables, the paper's beside ours, and a plot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsearch.benchmarks.retrieval import Run
+from capsearch.benchmarks.timing import Measurement
 from capsearch.engine.errors import DataProblem, MissingExtra
 from capsearch.engine.metrics import METRICS, Figure
 
@@ -81,6 +82,24 @@ def paper_table(ours: tuple[Run, Run, Run]) -> Table:
         table.add_row(name, *map(_short, row))
     mrr = [run.figures["mrr"].value for run in ours]
     table.add_row("this model", *map(_short, mrr), style="bold")
+    return table
+
+
+def speed_table(lines: Sequence[Measurement], machine: Mapping[str, object]) -> Table:
+    """Each figure beside its yardstick, and the machine they were measured on."""
+    from rich.table import Table
+
+    where = ", ".join(f"{name} {value}" for name, value in machine.items())
+    table = Table(title="speed", title_justify="left", title_style="bold", caption=where)
+    for heading in ("part", "what"):
+        table.add_column(heading)
+    for heading in ("p50", "p95", "unit", "times", "ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("to")
+    for line in lines:
+        ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
+        figures = (f"{line.p50:,.1f}", f"{line.p95:,.1f}", line.unit, str(line.samples), ratio)
+        table.add_row(line.part, line.name, *figures, line.beside or "")
     return table
 
 

@@ -1,61 +1,18 @@
 """The benchmark on colour pictures and toy encoders, where every rank can be worked out."""
 
-import gzip
-import io
-import json
-import tarfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
+from toys import PHOTOS, write_split
 
 from capsearch.benchmarks.features import FeatureCache, cache_key, load_features
 from capsearch.benchmarks.protocols import protocol_of
 from capsearch.benchmarks.retrieval import Options, encode_split, evaluate, tune_clm
-from capsearch.encoders.training.data import read
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex, colour_picture
+from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex
 from capsearch.engine.records import Caption, ImageRecord, Query
 from capsearch.engine.search import SearchEngine
-
-# Colours of each photo, and its sentences. The toy encoders see eight colours in pictures and
-# also things in sentences. Photo 2 is wrongly described as blue in Chinese.
-PHOTOS = [
-    (("red",), {"en": ["a red car", "something red"], "zh": ["红色的车"], "ja": ["赤い車"]}),
-    (("blue",), {"en": ["the blue sea"], "zh": ["蓝色的海"]}),
-    (("green", "white"), {"en": ["a green tree"], "zh": ["蓝色的树"]}),
-    (("yellow",), {"en": ["yellow bread"]}),
-]
-
-
-def png(*colours):
-    file = io.BytesIO()
-    Image.fromarray(colour_picture(*colours)).save(file, "PNG")
-    return file.getvalue()
-
-
-def write_split(folder, split, photos=PHOTOS, source="test"):
-    records = [
-        {
-            "id": number,
-            "file": f"{number}.png",
-            "captions": {
-                lang: [{"text": text, "source": source} for text in texts]
-                for lang, texts in captions.items()
-            },
-        }
-        for number, (_, captions) in enumerate(photos)
-    ]
-    lines = "\n".join(map(json.dumps, records)).encode()
-    (folder / f"{split}.jsonl.gz").write_bytes(gzip.compress(lines))
-    with tarfile.open(folder / f"{split}-00.tar", "w") as archive:
-        for number, (colours, _) in enumerate(photos):
-            content = png(*colours) if colours else b"no picture"
-            info = tarfile.TarInfo(f"{number}.png")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return read([folder], splits=[split])
 
 
 @pytest.fixture

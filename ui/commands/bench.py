@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from capsearch.benchmarks.features import FeatureCache
     from capsearch.benchmarks.retrieval import Options, Run
+    from capsearch.benchmarks.timing import Measurement
     from capsearch.encoders.models import Model
 
 RETRIEVAL_EXAMPLES = """\b
@@ -168,3 +170,37 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+@command.command(epilog=SPEED_EXAMPLES)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(["command", "text", "images", "search"]),
+    multiple=True,
+    help="Only this part; repeatable.",
+)
+@click.option(
+    "--model", "name", metavar="NAME", help="A model's name or folder.  [default: built in]"
+)
+@click.option("--repeats", type=click.IntRange(min=1), default=15, show_default=True)
+@json_option
+def speed(parts: tuple[str, ...], name: str | None, repeats: int, as_json: bool) -> None:
+    """Measure how long commands, queries, indexing and search take on this machine."""
+    from capsearch.benchmarks.speed import Settings, measure
+    from capsearch.benchmarks.timing import machine
+
+    found: list[Measurement] = []
+    for line in measure(parts, Settings(name, repeats)):
+        remark(f"{line.part}: {line.name}: {line.p50:.1f} {line.unit}")
+        found.append(line)
+    if as_json:
+        print_json({"machine": machine(), "measurements": [asdict(line) for line in found]})
+    else:
+        _print_speed(found, machine())
+
+
+def _print_speed(lines: Sequence[Measurement], where: Mapping[str, object]) -> None:
+    from capsearch.benchmarks.report import speed_table
+
+    _console().print(speed_table(lines, where))
