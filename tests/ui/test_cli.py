@@ -44,6 +44,16 @@ def test_help_of_a_command_imports_neither_torch_nor_streamlit(name: str) -> Non
     assert loaded & {"torch", "streamlit"} == set()
 
 
+def test_a_query_with_the_shipped_models_imports_neither_torch_nor_streamlit(
+    photos: Path, tmp_path: Path
+) -> None:
+    index = f"'--index', {str(tmp_path / 'index')!r}"
+    script = "from capsearch.ui.cli import main; "
+    modules_after(f"{script}assert main(['index', {str(photos)!r}, {index}]) == 0")
+    loaded = modules_after(f"{script}assert main(['query', 'red', '--json', {index}]) == 0")
+    assert loaded & {"torch", "streamlit", "pandas", "gensim", "matplotlib"} == set()
+
+
 @pytest.mark.parametrize("name", ["index", "query", "info", "models", "ui"])
 def test_every_command_explains_itself_with_examples_and_speaks_json(
     name: str, capsys: pytest.CaptureFixture[str]
