@@ -14,6 +14,7 @@ from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from capsearch.benchmarks import made_up
 from capsearch.benchmarks.timing import Measurement, latency, rate, rounds, timed
 from capsearch.encoders import models
 from capsearch.engine.errors import CapsearchError
-from capsearch.engine.protocols import ImageEncoder, TextEncoder
+from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Pixels, Vectors
 from capsearch.indexer.decode import decode
 from capsearch.indexer.vectors import FaissIndex
@@ -100,32 +101,51 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
         yield rate("text", f"batches of {len(texts)}, {language}", [len(texts)] * repeats, batch)
 
 
+class Eyes(Protocol):
+    """A backbone, alone or with its projection."""
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        ...
+
+    @property
+    def input_size(self) -> int:
+        """The side of the squares it wants."""
+        ...
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """(N, F) of N squares."""
+        ...
+
+
 def measure_images(settings: Settings) -> Iterator[Measurement]:
     """Pictures a second with decoding: every built-in backbone, or that of the model named."""
-    names = (
-        [settings.model]
-        if settings.model
-        else [summary.name for summary in models.available() if summary.built_in]
-    )
-    encoders = [models.load(name).image for name in names]
-    for encoder in {encoder.digest: encoder for encoder in encoders}.values():
-        yield from time_images(encoder, made_up.pictures(BATCH), settings.repeats)
+    for eyes in _eyes(settings.model):
+        yield from time_images(eyes, made_up.pictures(BATCH), settings.repeats)
 
 
-def time_images(
-    encoder: ImageEncoder, pictures: Sequence[bytes], repeats: int
-) -> Iterator[Measurement]:
+def _eyes(model: str | None) -> Iterator[Eyes]:
+    if model is not None:
+        yield models.load(model).image
+        return
+    for summary in models.available():
+        if summary.built_in and summary.kind == "backbone":
+            yield models.load_backbone(summary.name)
+
+
+def time_images(eyes: Eyes, pictures: Sequence[bytes], repeats: int) -> Iterator[Measurement]:
     """Decoding alone, then decoding and encoding, beside each other."""
     with ThreadPoolExecutor() as pool:
 
         def pixels() -> list[Pixels]:
-            return list(pool.map(lambda one: decode(one, encoder.input_size).pixels, pictures))
+            return list(pool.map(lambda one: decode(one, eyes.input_size).pixels, pictures))
 
-        taken = rounds({"decode": pixels, "all": lambda: encoder.features(pixels())}, repeats)
+        taken = rounds({"decode": pixels, "all": lambda: eyes.features(pixels())}, repeats)
     counts = [len(pictures)] * repeats
-    decoding = rate("images", f"{encoder.name}: decoding alone", counts, taken["decode"])
+    decoding = rate("images", f"{eyes.name}: decoding alone", counts, taken["decode"])
     yield decoding
-    yield rate("images", f"{encoder.name}: decoded and encoded", counts, taken["all"]).against(
+    yield rate("images", f"{eyes.name}: decoded and encoded", counts, taken["all"]).against(
         decoding
     )
 

@@ -1,6 +1,8 @@
 """What is measured and how it is compared; never how long it takes here."""
 
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from capsearch.benchmarks import made_up, speed, timing
 from capsearch.benchmarks.report import speed_table
 from capsearch.benchmarks.timing import Measurement, latency, machine, rate, rounds
+from capsearch.encoders import models
+from capsearch.encoders.models import ModelSummary
 from capsearch.engine.errors import CapsearchError
 
 
@@ -77,6 +81,27 @@ class TestParts:
         alone, both = speed.time_images(fake_model.image, made_up.pictures(2), repeats=2)
         assert both.beside == alone.name and both.unit == "1/s"
         assert fake_model.image.batches == [2, 2, 2]  # warm-up and two repeats
+
+    def test_every_built_in_backbone_is_timed_and_nothing_else(self, fake_model, monkeypatch):
+        def summary(name, kind, built_in=True):
+            return ModelSummary(name, kind, (), 0, "", Path(name), built_in, "")
+
+        there = (
+            summary("quick", "backbone"),
+            summary("trio", "text"),
+            summary("mine", "backbone", False),
+        )
+        monkeypatch.setattr(models, "available", lambda: there)
+        monkeypatch.setattr(
+            models, "load_backbone", lambda name: replace(fake_model.image, backbone=name)
+        )
+        names = {line.name for line in speed.measure_images(speed.Settings(repeats=1))}
+        assert names == {"quick: decoding alone", "quick: decoded and encoded"}
+
+    def test_a_model_given_by_name_shows_its_own_eyes(self, fake_model, monkeypatch):
+        monkeypatch.setattr(models, "load", lambda name: fake_model)
+        lines = tuple(speed.measure_images(speed.Settings("mine", repeats=1)))
+        assert lines[0].name == "toy: decoding alone"
 
     def test_the_index_is_timed_beside_numpy(self):
         plain, index = speed.time_search(made_up.vectors(500, 8), repeats=2)
