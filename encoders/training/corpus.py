@@ -1,0 +1,130 @@
+"""Captions as a network wants them: vocabularies, word vectors, numbers, sentence vectors."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from capsearch.encoders.languages import simplify
+from capsearch.encoders.sentence import SentenceEncoder
+from capsearch.encoders.text import MAX_WORDS
+from capsearch.encoders.tokenizers import ChineseTokenizer, tokenizer
+from capsearch.encoders.training.data import CaptionData
+from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.protocols import Tokenizer
+from capsearch.engine.records import Vectors
+
+Report = Callable[[str], None]
+
+MIN_COUNT = 5  # COCO-CN: words seen at least five times
+# Never trained on: translations made for testing would leak what the test measures.
+LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A language's words by number, and the tokenizer that finds them."""
+
+    language: str
+    words: tuple[str, ...] = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+
+    def numbers(self, tokens: Sequence[str]) -> torch.Tensor:
+        """Numbers of the known words, in order, cut as at search time."""
+        known = [self._number[word] for word in tokens if word in self._number]
+        return torch.tensor(known[:MAX_WORDS], dtype=torch.long)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_number", {word: at for at, word in enumerate(self.words)})
+
+    _number: Mapping[str, int] = field(init=False, repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LanguageCaptions:
+    """All captions of one language: `photos[i]` is the row of caption i's photo."""
+
+    photos: NDArray[np.int64]  # (C,)
+    words: Sequence[torch.Tensor] = field(repr=False)  # C tensors
+    sentence: Vectors = field(repr=False)  # (C, S) float16 to halve the memory
+
+    def by_photo(self, count: int) -> list[NDArray[np.int64]]:
+        """For each of `count` photos the rows of its captions."""
+        order = np.argsort(self.photos, kind="stable")
+        bounds = np.searchsorted(self.photos[order], np.arange(count + 1))
+        return [order[bounds[at] : bounds[at + 1]] for at in range(count)]
+
+
+def texts_of(data: CaptionData, language: str) -> tuple[list[str], NDArray[np.int64]]:
+    """A language's captions and the rows of their photos."""
+    pairs = [
+        (simplify(caption.text) if language == "zh" else caption.text, row)
+        for row, photo in enumerate(data.photos)
+        for caption in photo.captions.get(language, ())
+        if caption.source not in LEFT_OUT_SOURCES
+    ]
+    return [text for text, _ in pairs], np.array([row for _, row in pairs], np.int64)
+
+
+def build_vocabulary(
+    language: str, texts: Sequence[str], min_count: int = MIN_COUNT
+) -> tuple[Vocabulary, list[tuple[str, ...]]]:
+    """The words seen `min_count` times, with a pinned tokenizer, and the texts as tokens."""
+    reader = tokenizer(language)
+    tokens = [reader.tokens(text) for text in texts]
+    if isinstance(reader, ChineseTokenizer):
+        # Reading again with the pinned dictionary: training sees what search will see.
+        reader = reader.pinned({word for sentence in tokens for word in sentence})
+        tokens = [reader.tokens(text) for text in texts]
+    counts = Counter(word for sentence in tokens for word in sentence)
+    words = tuple(sorted(word for word, count in counts.items() if count >= min_count))
+    if not words:
+        raise TrainingProblem(
+            f"no {language} word occurs {min_count} times in the captions; add captions or "
+            "lower --min-count"
+        )
+    return Vocabulary(language, words, reader), tokens
+
+
+def word_vectors(
+    vocabulary: Vocabulary, tokens: Sequence[Sequence[str]], width: int, seed: int
+) -> torch.Tensor:
+    """(V, width) skip-gram vectors of the captions' words, trained with gensim."""
+    from gensim.models import Word2Vec
+
+    logging.getLogger("gensim").setLevel(logging.ERROR)
+    model = Word2Vec(
+        [list(sentence) for sentence in tokens],
+        vector_size=width,
+        window=5,
+        min_count=1,
+        sg=1,
+        epochs=10,
+        seed=seed,
+        workers=1,  # more than one makes the result depend on the scheduler
+    )
+    rows = np.stack([model.wv[word] for word in vocabulary.words])
+    # One scale for every corpus size: the GRU starts where it trains well.
+    return torch.tensor(rows / max(float(rows.std()), 1e-6) * 0.1)
+
+
+def encode_captions(
+    vocabulary: Vocabulary,
+    texts: Sequence[str],
+    photos: NDArray[np.int64],
+    sentences: SentenceEncoder,
+    tokens: Sequence[Sequence[str]] | None = None,
+) -> LanguageCaptions:
+    """Numbers and sentence vectors of a language's captions."""
+    tokens = tokens or [vocabulary.tokenizer.tokens(text) for text in texts]
+    return LanguageCaptions(
+        photos=photos,
+        words=[vocabulary.numbers(sentence) for sentence in tokens],
+        sentence=sentences.encode(texts).astype(np.float16),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,77 @@
+"""From a trained Pair to a model folder that `encoders.models` opens without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from capsearch.encoders import storage
+from capsearch.encoders.training.corpus import Vocabulary
+from capsearch.encoders.training.network import WordsBranch
+from capsearch.encoders.training.text import Pair
+from capsearch.engine.errors import TrainingProblem
+
+_TABLES = frozenset({"bow", "words"})
+
+
+def export_text(
+    pair: Pair, vocabularies: Mapping[str, Vocabulary], folder: Path, card: Mapping[str, Any]
+) -> None:
+    """Write a text model; `card` says what model.json must, besides kind and digest."""
+    config = pair.text.config
+    if config.pooling != "attention":
+        raise TrainingProblem("only attention-pooled encoders are served; this one is for a table")
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = {
+        "image_W": _array(pair.image.linear.weight),
+        "image_b": _array(pair.image.linear.bias),
+        "sentence_W": _array(pair.text.sentence.weight) * ("sentence" in config.inputs),
+        "out_W": _array(pair.text.out.weight),
+        "out_b": _array(pair.text.out.bias),
+    }
+    storage.save_arrays(folder / "shared.safetensors", shared, frozenset())
+    for language, vocabulary in vocabularies.items():
+        branch = pair.text.branches[language]
+        assert isinstance(branch, WordsBranch)
+        storage.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch), _TABLES)
+        _write_vocabulary(folder / f"{language}.json", vocabulary)
+    based_on = (str(card["backbone_digest"]), str(card["sentence"]))
+    digest = storage.digest(folder, *based_on)
+    storage.write_card(folder, {"kind": "text", **card, "digest": digest})
+
+
+def _branch_arrays(branch: WordsBranch) -> dict[str, NDArray[np.float32]]:
+    return {
+        "bow": _array(branch.bow.weight)[:-1],  # the last row is padding
+        "words": _array(branch.words.weight)[:-1],
+        "gru_Wx": _array(branch.gru.weight_ih_l0),
+        "gru_Wh": _array(branch.gru.weight_hh_l0),
+        "gru_bx": _array(branch.gru.bias_ih_l0),
+        "gru_bh": _array(branch.gru.bias_hh_l0),
+        "attention_W": _array(branch.attention.weight)[0],
+        "attention_b": _array(branch.attention.bias),
+        # Columns of inputs that were left out stay zero, as they were in training.
+        "mix_W": _array(branch.mix.weight * branch.used),
+        "mix_b": _array(branch.mix.bias),
+    }
+
+
+def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
+    stored: dict[str, Any] = {
+        "tokenizer": vocabulary.tokenizer.version,
+        "vocabulary": vocabulary.words,
+    }
+    dictionary = getattr(vocabulary.tokenizer, "words", None)
+    if dictionary is not None:
+        stored["dictionary"] = dict(dictionary)
+    path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return tensor.detach().numpy().astype(np.float32)  # type: ignore[no-any-return]
