@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from capsearch.benchmarks.features import FeatureCache, Report, load_features
 from capsearch.benchmarks.protocols import Protocol, every_caption, protocol_of
 from capsearch.encoders.models import Model
 from capsearch.encoders.training.data import CaptionData
+from capsearch.encoders.training.features import FeatureCache, Report, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import (
     Figure,
@@ -32,6 +32,7 @@ from capsearch.engine.metrics import (
 )
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import EncodedText, Mode, Vectors
+from capsearch.indexer.decode import pixels
 
 Direction = Literal["t2i", "i2t"]
 DIRECTIONS: tuple[Direction, ...] = ("t2i", "i2t")
@@ -120,7 +121,7 @@ def encode_split(
     Photos without a readable picture are left out, and so are languages the model does not
     read; DataProblem if nothing is left.
     """
-    kept, features = load_features(model.image, data, cache, report)
+    kept, features = load_features(model.image, data, cache, pixels, report)
     (name,) = data.splits
     languages = tuple(one for one in kept.languages if one in model.text.languages)
     if not languages:

@@ -48,8 +48,13 @@ def decode(source: Path | bytes, size: int, max_pixels: int = MAX_PIXELS) -> Dec
         kind, taken = image.format or "unknown", read_taken_at(image)
         image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
         squashed = flat_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(turned(squashed, image))
-    return Decoded(pixels, width, height, kind, taken)
+        squared = np.asarray(turned(squashed, image))
+    return Decoded(squared, width, height, kind, taken)
+
+
+def pixels(source: Path | bytes, size: int) -> Pixels:
+    """Only the pixels of `decode`."""
+    return decode(source, size).pixels
 
 
 @contextmanager

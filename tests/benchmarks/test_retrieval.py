@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from toys import PHOTOS, write_split
 
-from capsearch.benchmarks.features import FeatureCache, cache_key, load_features
 from capsearch.benchmarks.protocols import protocol_of
 from capsearch.benchmarks.retrieval import Options, encode_split, evaluate, tune_clm
+from capsearch.encoders.training.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex
 from capsearch.engine.records import Caption, ImageRecord, Query
 from capsearch.engine.search import SearchEngine
+from capsearch.indexer.decode import pixels
 
 
 @pytest.fixture
@@ -185,15 +186,15 @@ class TestTuning:
 class TestFeatures:
     def test_the_second_run_embeds_nothing(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path / "cache")
-        _, first = load_features(fake_model.image, data, cache)
-        _, second = load_features(fake_model.image, data, cache)
+        _, first = load_features(fake_model.image, data, cache, pixels)
+        _, second = load_features(fake_model.image, data, cache, pixels)
         assert fake_model.image.embedded == len(PHOTOS)
         np.testing.assert_array_equal(first, second)
 
     def test_a_part_helps_the_whole(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path / "cache")
-        load_features(fake_model.image, data.first(1), cache)
-        load_features(fake_model.image, data, cache)
+        load_features(fake_model.image, data.first(1), cache, pixels)
+        load_features(fake_model.image, data, cache, pixels)
         assert fake_model.image.embedded == len(PHOTOS)
 
     def test_other_eyes_have_other_features(self, make_model, data):
@@ -203,13 +204,13 @@ class TestFeatures:
     def test_a_broken_cache_file_is_made_anew(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path)
         (tmp_path / f"{cache_key(fake_model.image, data)}.npz").write_bytes(b"PK broken")
-        _, features = load_features(fake_model.image, data, cache)
+        _, features = load_features(fake_model.image, data, cache, pixels)
         assert features.shape == (4, 9)
 
     def test_photos_without_a_readable_picture_are_left_out(self, fake_model, tmp_path):
         photos = [*PHOTOS, ((), {"en": ["nothing to see"]})]
         kept, features = load_features(
-            fake_model.image, write_split(tmp_path, "five", photos), None
+            fake_model.image, write_split(tmp_path, "five", photos), None, pixels
         )
         assert [photo.id for photo in kept.photos] == ["0", "1", "2", "3"]
         assert len(features) == 4
@@ -217,11 +218,13 @@ class TestFeatures:
     def test_no_readable_picture_at_all_is_an_error(self, fake_model, tmp_path):
         data = write_split(tmp_path, "none", [((), {"en": ["nothing"]})])
         with pytest.raises(DataProblem, match="none of the photos has a readable picture"):
-            load_features(fake_model.image, data, None)
+            load_features(fake_model.image, data, None, pixels)
 
     def test_progress_is_told(self, fake_model, data):
         told = []
-        load_features(fake_model.image, data, None, lambda done, of: told.append((done, of)))
+        load_features(
+            fake_model.image, data, None, pixels, lambda done, of: told.append((done, of))
+        )
         assert told == [(4, 4)]
 
 

@@ -17,7 +17,7 @@ from capsearch.ui.output import print_json, remark
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from capsearch.benchmarks.features import FeatureCache
+    from capsearch.encoders.training.features import FeatureCache
     from capsearch.benchmarks.retrieval import Options, Run
     from capsearch.benchmarks.timing import Measurement
     from capsearch.encoders.models import Model
@@ -103,7 +103,7 @@ def retrieval(
 ) -> None:
     """Measure how well sentences find their pictures, and pictures their sentences."""
     from capsearch.benchmarks import report
-    from capsearch.benchmarks.features import FeatureCache, default_cache
+    from capsearch.encoders.training.features import FeatureCache, default_cache
     from capsearch.benchmarks.retrieval import Options
     from capsearch.encoders import models
 

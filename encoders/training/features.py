@@ -5,22 +5,40 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from capsearch.encoders.training.data import CaptionData, Photo
 from capsearch.engine.errors import DataProblem, InvalidImage
-from capsearch.engine.protocols import ImageEncoder
 from capsearch.engine.records import Pixels, Vectors
-from capsearch.indexer.decode import decode
 
 BATCH = 32
 Report = Callable[[int, int], None]  # (done, of)
+Decode = Callable[[bytes, int], Pixels]  # InvalidImage for what is not a picture
+
+
+class FeatureEncoder(Protocol):
+    """What features come from: a backbone, with or without a projection."""
+
+    @property
+    def digest(self) -> str:
+        """Features are comparable only within it."""
+        ...
+
+    @property
+    def input_size(self) -> int:
+        """Side of the square a picture is squashed to."""
+        ...
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """(N, F)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +75,10 @@ def default_cache() -> Path:
 
 
 def load_features(
-    encoder: ImageEncoder,
+    encoder: FeatureEncoder,
     data: CaptionData,
     cache: FeatureCache | None,
+    decode: Decode,
     report: Report | None = None,
 ) -> tuple[CaptionData, Vectors]:
     """The photos that have a readable picture, and their (N, F) features in the same order.
@@ -70,7 +89,7 @@ def load_features(
     key = cache_key(encoder, data)
     known = dict(cache.load(key)) if cache else {}
     missing = replace(data, photos=tuple(p for p in data.photos if p.id not in known))
-    fresh = _encode(encoder, missing, report) if missing.photos else {}
+    fresh = _encode(encoder, missing, decode, report) if missing.photos else {}
     known.update(fresh)
     if cache and fresh:
         cache.save(key, known)
@@ -80,7 +99,7 @@ def load_features(
     return kept, np.stack([known[photo.id] for photo in kept.photos])
 
 
-def cache_key(encoder: ImageEncoder, data: CaptionData) -> str:
+def cache_key(encoder: FeatureEncoder, data: CaptionData) -> str:
     """Changes with the backbone, the splits and the files the pictures come from."""
     places = [f"{path.resolve()}:{path.stat().st_size}" for path in data.places.archives]
     places += [str(path.resolve()) for path in data.places.folders]
@@ -88,21 +107,25 @@ def cache_key(encoder: ImageEncoder, data: CaptionData) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _encode(encoder: ImageEncoder, data: CaptionData, report: Report | None) -> dict[str, Vectors]:
+def _encode(
+    encoder: FeatureEncoder, data: CaptionData, decode: Decode, report: Report | None
+) -> dict[str, Vectors]:
     found: dict[str, Vectors] = {}
-    for photos, pixels in _decoded(data, encoder.input_size):
+    for photos, pixels in _decoded(data, encoder.input_size, decode):
         found.update(zip(photos, encoder.features(pixels), strict=True))
         if report:
             report(len(found), len(data))
     return found
 
 
-def _decoded(data: CaptionData, size: int) -> Iterator[tuple[list[str], list[Pixels]]]:
+def _decoded(
+    data: CaptionData, size: int, decode: Decode
+) -> Iterator[tuple[list[str], list[Pixels]]]:
     """Batches of (ids, pixels); the next batch is decoded while the last one is encoded."""
 
     def pixels(pair: tuple[Photo, bytes]) -> tuple[str, Pixels | None]:
         try:
-            return pair[0].id, decode(pair[1], size).pixels
+            return pair[0].id, decode(pair[1], size)
         except InvalidImage:
             return pair[0].id, None  # left out; the caller sees which photos are missing
 
