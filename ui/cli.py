@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return FAILED
-    except CapsearchError as error:
+    except (CapsearchError, OSError) as error:  # OSError: a full disk, a folder not ours to write
         click.echo(f"capsearch: {_one_line(error)}", err=True)
         return FAILED
     except click.Abort:

@@ -112,6 +112,16 @@ def test_an_error_is_one_line_on_stderr_and_exit_2(
     assert captured.err == "capsearch: no index at /x; run `capsearch index PATH`\n"
 
 
+def test_what_the_system_refuses_is_one_line_too(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["index", str(photos), "--index", str(tmp_path / "file" / "index")]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1
+    assert str(tmp_path / "file") in captured.err
+
+
 def test_a_bug_is_not_dressed_up_as_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
