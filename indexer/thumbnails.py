@@ -13,11 +13,11 @@ from capsearch.engine.errors import InvalidImage
 from capsearch.indexer.collection import THUMBNAILS, Collection
 from capsearch.indexer.decode import flat_rgb, opened, turned
 
-_QUALITY = 80
+_QUALITY = 85  # JPEG, not WebP: Streamlit passes JPEG on as it is, but converts WebP every time
 
 
 def thumbnail(collection: Collection, image_id: str, edge: int = 320) -> Path:
-    """A WebP of the picture, at most `edge` pixels each way.
+    """A JPEG of the picture, at most `edge` pixels each way.
 
     InvalidImage for an id the catalog does not have, or when no file of it opens any more.
     """
@@ -26,7 +26,7 @@ def thumbnail(collection: Collection, image_id: str, edge: int = 320) -> Path:
     record = collection.catalog.images([image_id]).get(image_id)
     if record is None or not re.fullmatch("[0-9a-f]{32}", image_id):
         raise InvalidImage(f"no picture with id {image_id!r} in this index")
-    target = collection.path / THUMBNAILS / image_id[:2] / f"{image_id}-{edge}.webp"
+    target = collection.path / THUMBNAILS / image_id[:2] / f"{image_id}-{edge}.jpg"
     if not target.is_file():
         _make(record.paths, edge, target)
     return target
@@ -36,7 +36,7 @@ def _make(paths: tuple[str, ...], edge: int, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.stem}.{os.getpid()}.{threading.get_ident()}")
     small = _first_that_opens(paths, edge)
-    small.save(temporary, "WEBP", quality=_QUALITY)
+    small.save(temporary, "JPEG", quality=_QUALITY, optimize=True)
     temporary.replace(target)
 
 

@@ -1,0 +1,45 @@
+"""Near-duplicates: what counts as one, and in which order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capsearch.engine.duplicates import near_duplicates
+from capsearch.engine.errors import InvalidQuery
+from capsearch.engine.fakes import FakeVectorIndex
+from capsearch.engine.records import Match, Vectors
+
+
+def at_cosine(cosine: float) -> Vectors:
+    """A unit vector at this cosine to the first axis."""
+    return np.array([cosine, np.sqrt(1 - cosine**2)], np.float32)
+
+
+def index(**cosines: float) -> FakeVectorIndex:
+    return FakeVectorIndex([(name, 0, at_cosine(cosine)) for name, cosine in cosines.items()])
+
+
+def test_only_pictures_at_or_above_the_threshold_count() -> None:
+    images = index(a=1.0, copy=0.999, crop=0.98, other=0.5)
+    found = near_duplicates(images, "a", threshold=0.97)
+    assert [match.image_id for match in found] == ["copy", "crop"]
+
+
+def test_a_picture_is_no_duplicate_of_itself() -> None:
+    assert near_duplicates(index(a=1.0), "a") == ()
+
+
+def test_equal_copies_come_in_the_order_of_their_ids() -> None:
+    found = near_duplicates(index(a=1.0, c=1.0, b=1.0), "a")
+    assert found == (Match("b", 1.0, 0), Match("c", 1.0, 0))
+
+
+def test_the_limit_counts_the_others_only() -> None:
+    found = near_duplicates(index(b=1.0, a=1.0, c=1.0, d=1.0), "d", limit=2)
+    assert [match.image_id for match in found] == ["a", "b"]
+
+
+def test_an_unknown_picture_is_refused() -> None:
+    with pytest.raises(InvalidQuery, match="no picture with id 'x'"):
+        near_duplicates(index(a=1.0), "x")

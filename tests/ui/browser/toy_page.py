@@ -1,0 +1,18 @@
+"""The search page with the toy model under every name: `streamlit run` this in tests."""
+
+from __future__ import annotations
+
+from capsearch.encoders import models
+from capsearch.encoders.models import Model
+from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
+from capsearch.ui import page
+
+
+def toy_model(name: str | None = None) -> Model:
+    """The model of tests/conftest.py, for a process that has no fixtures."""
+    return Model("fake", "digest-of-toy-0", FakeImageEncoder(), FakeTextEncoder())
+
+
+if __name__ == "__main__":
+    models.load = toy_model
+    page.main()

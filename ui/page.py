@@ -1,0 +1,46 @@
+"""The search page. Streamlit runs this file from top to bottom at every click.
+
+It asks the engine and draws the answer; ranking, filtering and paging are the engine's.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from capsearch.engine.errors import CapsearchError
+from capsearch.ui.texts import TEXTS
+from capsearch.ui.web import controls, indexing, results, session, timing
+from capsearch.ui.web.library import Library, offered, open_library
+from capsearch.ui.web.style import stylesheet
+
+
+def main() -> None:
+    """Draw the page once."""
+    watch = timing.Stopwatch()
+    st.set_page_config(page_title="capsearch", page_icon=":material/image_search:", layout="wide")
+    collections = offered()
+    session.begin(tuple(collections))
+    reader: str = st.session_state["interface"]
+    texts, where = TEXTS[reader], collections[st.session_state["collection"]]
+    st.html(stylesheet(texts.drop_picture))
+    opened: Library | CapsearchError
+    try:
+        opened = open_library(where)
+    except CapsearchError as error:
+        opened = error
+    library = opened if isinstance(opened, Library) else None
+    indexing.header(texts, tuple(collections), where, library)
+    dropped = controls.search_box(texts)
+    session.remember()
+    controls.toolbar(texts, library.facets() if library else None)
+    state = session.read()
+    session.write_url(state, tuple(collections))
+    watch.lap("controls")
+    if isinstance(opened, Library):
+        results.show(results.Asked(opened, texts, reader, state, dropped), watch)
+    else:
+        results.explain(texts, opened)
+
+
+if __name__ == "__main__":
+    main()

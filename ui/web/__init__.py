@@ -1,0 +1,1 @@
+"""The search page in parts: what it remembers, what it may open, and what it draws."""

@@ -1,0 +1,137 @@
+"""The search box, the drop zone, and the popovers with everything else one can set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
+
+from capsearch.engine.records import LANGUAGES, MODES
+from capsearch.indexer.facets import Facet, Facets
+from capsearch.ui.output import printable
+from capsearch.ui.texts import NAMES, Texts
+from capsearch.ui.web import session
+from capsearch.ui.web.state import MAX_TEXT
+
+UPLOAD_TYPES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif")
+OLDEST = date(1826, 1, 1)  # the first photograph there is
+
+
+def search_box(texts: Texts) -> UploadedFile | None:
+    """The box for words and the drop zone; the dropped picture."""
+    with st.container(key="search_row"):
+        words, picture = st.columns([5, 2], vertical_alignment="center")
+        words.text_input(
+            texts.search,
+            key="text",
+            placeholder=texts.placeholder,
+            max_chars=MAX_TEXT,
+            label_visibility="collapsed",
+            icon=":material/search:",
+        )
+        return picture.file_uploader(
+            texts.drop_picture,
+            type=UPLOAD_TYPES,
+            key=f"upload_{st.session_state['uploads']}",
+            label_visibility="collapsed",
+        )
+
+
+def toolbar(texts: Texts, facets: Facets | None) -> None:
+    """Mode, ranking, filters and history in one line that wraps."""
+    with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
+        st.segmented_control(
+            texts.mode,
+            MODES,
+            key="mode",
+            format_func=dict(zip(MODES, texts.modes, strict=True)).__getitem__,
+            label_visibility="collapsed",
+        )
+        with st.popover(texts.ranking, icon=":material/tune:"):
+            _ranking(texts)
+        if facets is not None:
+            with st.popover(_filters_label(texts), icon=":material/filter_list:"):
+                _filters(texts, facets)
+        _history(texts)
+
+
+def _ranking(texts: Texts) -> None:
+    st.caption(texts.mode_help)
+    st.checkbox(texts.tuned_weight, key="tuned")
+    st.slider(texts.weight, 0.0, 1.0, step=0.01, key="weight", disabled=st.session_state["tuned"])
+    st.slider(texts.min_score, 0.0, 1.0, step=0.01, key="min_score")
+    st.selectbox(
+        texts.query_language,
+        (None, *LANGUAGES),
+        key="language",
+        format_func=lambda one: NAMES[one] if one else texts.automatic,
+    )
+
+
+def _filters_label(texts: Texts) -> str:
+    get = st.session_state.get
+    names = ("tags", "folders", "taken_from", "taken_until", "caption_language", "written_by")
+    count = sum(bool(get(name)) for name in names)
+    return f"{texts.filters} ({count})" if count else texts.filters
+
+
+def _filters(texts: Texts, facets: Facets) -> None:
+    """Choices come with counts. What a URL asks for is a choice too, even if nothing has it."""
+    _choose_many(texts.tags, "tags", facets.tags)
+    _choose_many(texts.folders, "folders", facets.folders)
+    earliest, latest = st.columns(2)
+    for column, label, key in (
+        (earliest, texts.taken_from, "taken_from"),
+        (latest, texts.taken_until, "taken_until"),
+    ):
+        column.date_input(
+            label, key=key, value=None, min_value=OLDEST, max_value=date(2100, 1, 1),
+            format="YYYY-MM-DD",
+        )  # fmt: skip
+    st.selectbox(
+        texts.caption_language,
+        (None, *LANGUAGES),
+        key="caption_language",
+        format_func=lambda one: NAMES[one] if one else texts.anything,
+    )
+    writers = {None: texts.anything, "people": texts.people, "models": texts.models}
+    st.selectbox(
+        texts.written_by, tuple(writers), key="written_by", format_func=writers.__getitem__
+    )
+    st.button(texts.reset_filters, on_click=session.reset_filters)
+
+
+def _choose_many(label: str, key: str, facets: Sequence[Facet]) -> None:
+    counts = {facet.value: facet.pictures for facet in facets}
+    options = list(dict.fromkeys([*counts, *st.session_state[key]]))
+    if options:
+        st.multiselect(
+            label,
+            options,
+            key=key,
+            format_func=lambda one: f"{printable(_short(one))} ({counts.get(one, 0)})",
+        )
+
+
+def _short(value: str) -> str:
+    """A folder by its last two names; a tag as it is."""
+    parts = Path(value).parts
+    return str(Path(*parts[-2:])) if Path(value).is_absolute() and len(parts) > 2 else value
+
+
+def _history(texts: Texts) -> None:
+    history = st.session_state["history"]
+    if history:
+        st.selectbox(
+            texts.recent_searches,
+            history,
+            key="recent",
+            index=None,
+            placeholder=texts.recent_searches,
+            label_visibility="collapsed",
+            on_change=session.repeat,
+            width=220,
+        )

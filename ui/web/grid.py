@@ -1,0 +1,133 @@
+"""The grid of pictures. Names, captions and tags are drawn with st.text: never as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from capsearch.engine.records import Caption, Contributions, Hit, ImageRecord, Tag
+from capsearch.indexer.collection import Collection
+from capsearch.ui.output import printable
+from capsearch.ui.texts import Texts
+from capsearch.ui.web.pictures import tile_files
+from capsearch.ui.web.style import ratio_bucket
+
+MAX_TAGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A picture in the grid with what stands below it."""
+
+    record: ImageRecord
+    rank: int
+    scores: str
+    caption: str
+    tags: str
+    file: Path | None
+
+
+def tiles_of_hits(collection: Collection, hits: Sequence[Hit], reader: str) -> tuple[Tile, ...]:
+    """Hits as tiles; one whose picture has just been removed is left out."""
+    by_id = {hit.image_id: hit for hit in hits}
+    return _tiles(
+        collection,
+        list(by_id),
+        reader,
+        scores={one: scores_line(hit.score, hit.contributions) for one, hit in by_id.items()},
+        matched={one: hit.contributions.caption for one, hit in by_id.items()},
+    )
+
+
+def tiles_of_ids(
+    collection: Collection, image_ids: Sequence[str], reader: str, scores: Sequence[float] = ()
+) -> tuple[Tile, ...]:
+    """Pictures without a search, or with one number each."""
+    lines = {one: f"{score:.3f}" for one, score in zip(image_ids, scores, strict=False)}
+    return _tiles(collection, image_ids, reader, lines, {})
+
+
+def _tiles(
+    collection: Collection,
+    image_ids: Sequence[str],
+    reader: str,
+    scores: Mapping[str, str],
+    matched: Mapping[str, Caption | None],
+) -> tuple[Tile, ...]:
+    """Everything about many pictures with one question to the catalog for each kind."""
+    records = collection.catalog.images(image_ids)
+    captions, tags = collection.catalog.captions(image_ids), collection.catalog.tags(image_ids)
+    known = [one for one in image_ids if one in records]
+    return tuple(
+        Tile(
+            records[one],
+            rank,
+            scores.get(one, ""),
+            caption_for(reader, captions.get(one, ()), matched.get(one)),
+            tags_for(reader, tags.get(one, ())),
+            file,
+        )
+        for rank, (one, file) in enumerate(
+            zip(known, tile_files(collection, known), strict=True), start=1
+        )
+    )
+
+
+def scores_line(score: float, why: Contributions) -> str:
+    """The fused score and its two sides, a dash where a side has none."""
+    return f"{score:.3f}   CM {_number(why.cm)}   CL {_number(why.cl)}"
+
+
+def caption_for(reader: str, captions: Sequence[Caption], matched: Caption | None) -> str:
+    """The caption to show: in the reader's language if there is one, the matching one if two."""
+    candidates = [matched, *captions] if matched else list(captions)
+    in_language = [one for one in candidates if one.language == reader]
+    best = next(iter(in_language or candidates), None)
+    return printable(best.text) if best else ""
+
+
+def tags_for(reader: str, tags: Sequence[Tag]) -> str:
+    """The surest tags in the reader's language, or in any if there are none."""
+    in_language = [tag for tag in tags if tag.language == reader] or tags
+    labels = dict.fromkeys(printable(tag.label) for tag in in_language)
+    return " · ".join(list(labels)[:MAX_TAGS])
+
+
+def draw(tiles: Sequence[Tile], texts: Texts, place: str, on_open: Callable[[str], None]) -> None:
+    """Tiles in a container named `place`; each is one button from edge to edge."""
+    with st.container(key=place):
+        for tile in tiles:
+            _draw_tile(tile, texts, place, on_open)
+
+
+def _draw_tile(tile: Tile, texts: Texts, place: str, on_open: Callable[[str], None]) -> None:
+    name = f"{place}_{tile.rank}"
+    shape = ratio_bucket(tile.record.width, tile.record.height)
+    with st.container(key=f"tile_{name}_r{shape:03}"):
+        if tile.file is None:
+            st.container(key=f"gone_{name}").text(texts.unreadable)
+        else:
+            st.image(str(tile.file))
+        st.button(
+            texts.open_picture.format(rank=tile.rank),
+            key=f"open_{name}",
+            on_click=on_open,
+            args=(tile.record.id,),
+        )
+        _draw_words(tile, name)
+
+
+def _draw_words(tile: Tile, name: str) -> None:
+    if tile.caption:
+        st.text(tile.caption)
+    if tile.scores:
+        st.container(key=f"why_{name}").text(tile.scores)
+    if tile.tags:
+        st.container(key=f"tags_{name}").text(tile.tags)
+
+
+def _number(score: float | None) -> str:
+    return "–" if score is None else f"{score:.3f}"

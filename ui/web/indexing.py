@@ -1,0 +1,129 @@
+"""The library panel: which collection, and indexing a folder with progress one can watch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from capsearch.engine.errors import IndexBusy
+from capsearch.ui.commands.ui import LOOPBACK
+from capsearch.ui.output import printable
+from capsearch.ui.texts import NAMES, Texts
+from capsearch.ui.web.jobs import Indexing, Status
+from capsearch.ui.web.library import Library
+
+WATCH_S = 0.7
+MAX_SKIPPED_SHOWN = 20
+
+
+@st.cache_resource(show_spinner=False)
+def background() -> Indexing:
+    """The one background run of this server."""
+    return Indexing()
+
+
+def header(texts: Texts, collections: Sequence[str], where: Path, library: Library | None) -> None:
+    """The name of the page, the library and the language of the page."""
+    with st.container(horizontal=True, vertical_alignment="center", key="header"):
+        st.container(key="wordmark", width="content").text("capsearch")
+        st.container(key="quiet_tagline", width="stretch").text(texts.tagline)
+        with st.popover(texts.library, icon=":material/photo_library:"):
+            _library(texts, collections, where, library)
+        st.selectbox(
+            texts.interface_language,
+            tuple(NAMES),
+            key="interface",
+            format_func=NAMES.__getitem__,
+            label_visibility="collapsed",
+            width=110,
+        )
+
+
+def _library(
+    texts: Texts, collections: Sequence[str], where: Path, library: Library | None
+) -> None:
+    st.selectbox(texts.collection, collections, key="collection", format_func=printable)
+    if library is not None:
+        st.caption(texts.pictures_count.format(count=f"{library.picture_count():,}"))
+        st.text("\n".join(printable(str(root)) for root in library.collection.catalog.roots()))
+    if may_index():
+        _panel(texts, where, has_roots=library is not None)
+
+
+def may_index() -> bool:
+    """Only for this machine: who can choose a folder can look at every picture in it."""
+    return st.get_option("server.address") in LOOPBACK
+
+
+def _panel(texts: Texts, where: Path, has_roots: bool) -> None:
+    running = background().status.state == "running"
+    st.fragment(_watched, run_every=WATCH_S if running else None)(texts, where, has_roots)
+
+
+def _watched(texts: Texts, where: Path, has_roots: bool) -> None:
+    """The form, or the run that is under way; the whole page is drawn anew when one ends."""
+    status = background().status
+    seen = st.session_state.get("seen_run", (status.number, status.state))
+    st.session_state["seen_run"] = (status.number, status.state)
+    if status.state == "running":
+        _progress(texts, status)
+    else:
+        _form(texts, where, has_roots)
+        _outcome(texts, status)
+    if seen != (status.number, status.state):
+        st.rerun()
+
+
+def _form(texts: Texts, where: Path, has_roots: bool) -> None:
+    folder = st.text_input(texts.add_folder, key="folder_to_index", help=texts.add_folder_help)
+    with st.container(horizontal=True):
+        if st.button(texts.add_folder_button, type="primary"):
+            _start(texts, where, folder)
+        if has_roots and st.button(texts.refresh):
+            _begin(texts, where, ())
+
+
+def _start(texts: Texts, where: Path, folder: str) -> None:
+    chosen = Path(folder.strip()).expanduser()
+    if not folder.strip() or not chosen.is_dir():
+        st.error(texts.not_a_folder)
+        return
+    _begin(texts, where, (chosen.absolute(),))
+
+
+def _begin(texts: Texts, where: Path, roots: Sequence[Path]) -> None:
+    try:
+        background().start(where, roots)
+    except IndexBusy:
+        st.warning(texts.already_indexing)
+        return
+    st.rerun()
+
+
+def _progress(texts: Texts, status: Status) -> None:
+    progress = status.progress
+    done, total = (progress.done, progress.total) if progress else (0, None)
+    share = min(done / total, 1.0) if total else 0.0
+    st.progress(share, f"{texts.indexing}: {done:,}" + (f" / {total:,}" if total else ""))
+    if progress is not None and progress.current:
+        st.container(key="quiet_current").text(printable(Path(progress.current).name))
+    st.button(texts.stop, on_click=background().stop)
+
+
+def _outcome(texts: Texts, status: Status) -> None:
+    if status.state == "failed":
+        st.error(texts.problem)
+        st.text(printable(status.error or ""))
+    if status.summary is None:
+        return
+    summary = status.summary
+    said = texts.stopped if summary.interrupted else texts.indexed
+    st.success(
+        said.format(added=summary.added, unchanged=summary.unchanged, removed=summary.removed)
+    )
+    if summary.skipped:
+        st.caption(texts.skipped.format(count=len(summary.skipped)))
+        lines = (f"{one.path}: {one.reason}" for one in summary.skipped[:MAX_SKIPPED_SHOWN])
+        st.text("\n".join(printable(line) for line in lines))

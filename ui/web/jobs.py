@@ -1,0 +1,74 @@
+"""Indexing in the background: one run at a time for the whole server, watched by any page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from capsearch.engine.errors import CapsearchError, IndexBusy
+from capsearch.indexer.collection import Collection
+from capsearch.indexer.pipeline import IndexSummary, Progress, index
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the latest run is doing. `number` counts the runs of this server."""
+
+    state: Literal["idle", "running", "done", "failed"] = "idle"
+    number: int = 0
+    progress: Progress | None = None
+    summary: IndexSummary | None = None
+    error: str | None = None
+
+
+class Indexing:
+    """The one background run. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._status = Status()
+
+    @property
+    def status(self) -> Status:
+        """A snapshot."""
+        with self._lock:
+            return self._status
+
+    def start(self, index_path: Path, roots: Sequence[Path]) -> threading.Thread:
+        """Index `roots`, or without any the folders indexed before; IndexBusy while one runs."""
+        with self._lock:
+            if self._status.state == "running":
+                raise IndexBusy("another folder is being indexed; wait until it is done")
+            self._stop = threading.Event()
+            self._status = Status("running", self._status.number + 1)
+        worker = threading.Thread(
+            target=self._run, args=(index_path, tuple(roots), self._stop), daemon=True
+        )
+        worker.start()
+        return worker
+
+    def stop(self) -> None:
+        """Ask the run to end after the batch in flight."""
+        self._stop.set()
+
+    def _run(self, index_path: Path, roots: Sequence[Path], stop: threading.Event) -> None:
+        try:
+            with Collection.create(index_path) as collection:
+                chosen = roots or collection.catalog.roots()
+                summary = index(collection, chosen, progress=self._show, stop=stop)
+            self._update(state="done", summary=summary)
+        except CapsearchError as error:
+            self._update(state="failed", error=str(error))
+        except Exception as error:  # a thread has nobody above it to tell
+            self._update(state="failed", error=f"{type(error).__name__}: {error}")
+
+    def _show(self, progress: Progress) -> None:
+        self._update(progress=progress)
+
+    def _update(self, **changes: object) -> None:
+        with self._lock:
+            self._status = replace(self._status, **changes)  # type: ignore[arg-type]

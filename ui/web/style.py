@@ -1,0 +1,122 @@
+"""How the page looks: a quiet theme, light and dark, and a grid in which nothing jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+THEME: Mapping[str, str] = {
+    "theme.font": "system-ui, 'Noto Sans', 'Noto Sans CJK SC', 'Noto Sans CJK JP', sans-serif",
+    "theme.baseRadius": "8px",
+    "theme.light.primaryColor": "#2f5d62",
+    "theme.light.backgroundColor": "#fcfcfb",
+    "theme.light.secondaryBackgroundColor": "#f1f1ee",
+    "theme.light.textColor": "#1d1f1f",
+    "theme.light.borderColor": "#dddcd7",
+    "theme.dark.primaryColor": "#7fb8b0",
+    "theme.dark.backgroundColor": "#121414",
+    "theme.dark.secondaryBackgroundColor": "#1d2020",
+    "theme.dark.textColor": "#e6e6e3",
+    "theme.dark.borderColor": "#34393a",
+}
+
+NARROWEST, WIDEST, STEP = 65, 190, 5  # aspect ratios of tiles, width / height in percent
+
+
+def ratio_bucket(width: int, height: int) -> int:
+    """The tile shape for a picture, in percent; panoramas and towers are cropped a little."""
+    percent = 100 * max(width, 1) / max(height, 1)
+    return min(max(STEP * round(percent / STEP), NARROWEST), WIDEST)
+
+
+def buckets() -> Iterable[int]:
+    """All tile shapes there are."""
+    return range(NARROWEST, WIDEST + 1, STEP)
+
+
+# The height of a row is chosen, widths follow from each picture's shape, which is known
+# before it has loaded: rows fill the page edge to edge and nothing moves when pixels arrive.
+_GRID = """
+[class*="st-key-grid"] { display: flex; flex-flow: row wrap; gap: 14px; --row: 215px }
+[class*="st-key-grid"]::after { content: ""; flex: 1000 0 0 }
+[class*="st-key-strip"] { --row: 110px; gap: 8px }
+[class*="st-key-grid"] > div:has(> [class*="st-key-tile"]) {
+  min-width: 0; max-width: 100%; width: auto }
+[class*="st-key-tile"] { position: relative; gap: 3px; width: 100% }
+[class*="st-key-tile"] [data-testid="stElementContainer"],
+[class*="st-key-tile"] [data-testid="stText"] { width: 100%; min-width: 0 }
+[class*="st-key-tile"] [data-testid="stImage"],
+[class*="st-key-tile"] [data-testid="stImageContainer"],
+[class*="st-key-tile"] [data-testid="stFullScreenFrame"] { width: 100% !important; margin: 0 }
+[class*="st-key-tile"] img, [class*="st-key-gone"] {
+  width: 100% !important; max-width: none; aspect-ratio: var(--ratio); object-fit: cover;
+  border-radius: 8px; background: #8882; display: block }
+[class*="st-key-gone"] { display: grid; place-items: center; opacity: .7 }
+[class*="st-key-tile"] [data-testid="stElementToolbar"] { display: none }
+[class*="st-key-tile"] [data-testid="stText"] {
+  font-size: .86rem; line-height: 1.35; overflow: hidden; display: -webkit-box;
+  -webkit-box-orient: vertical; -webkit-line-clamp: 2; white-space: normal;
+  overflow-wrap: anywhere }
+[class*="st-key-tile"] [class*="st-key-why"] [data-testid="stText"],
+[class*="st-key-tile"] [class*="st-key-tags"] [data-testid="stText"] {
+  font-size: .76rem; opacity: .68; -webkit-line-clamp: 1; font-variant-numeric: tabular-nums }
+/* The button lies over the picture: all of it is clickable, and the tab key gets there. */
+[class*="st-key-tile"] [class*="st-key-open"] { position: absolute; inset: 0 0 auto 0;
+  aspect-ratio: var(--ratio); z-index: 1; height: auto }
+[class*="st-key-open"] div, [class*="st-key-open"] button { width: 100%; height: 100% }
+[class*="st-key-open"] button { background: transparent !important; color: transparent !important;
+  border-color: transparent; min-height: 0; padding: 0; cursor: zoom-in }
+[class*="st-key-open"] button:hover { box-shadow: inset 0 0 0 2px #fff9 }
+[class*="st-key-open"] button:focus-visible {
+  box-shadow: inset 0 0 0 3px #fff, 0 0 0 3px #2f5d62 }
+"""
+
+_PAGE = """
+[data-testid="stMainBlockContainer"] { padding: 1.6rem clamp(12px, 3vw, 44px) 4rem;
+  max-width: 1680px }
+[data-testid="stHeader"] { background: transparent; height: 0; min-height: 0 }
+.st-key-search_row [data-testid="stTextInputRootElement"] { height: 3rem; font-size: 1.1rem }
+.st-key-search_row input { font-size: 1.1rem }
+.st-key-wordmark [data-testid="stText"] { font-size: 1.25rem; font-weight: 650;
+  letter-spacing: -.01em }
+.st-key-search_row [data-testid="stFileUploaderDropzone"] { min-height: 3rem; height: 3rem;
+  padding: 0 6px; justify-content: center; border-style: dashed }
+.st-key-search_row [data-testid="stFileUploaderDropzone"] > :not(:has(button)):not(button) {
+  display: none }
+.st-key-search_row [data-testid="stFileUploaderDropzone"] button { border: 0; width: 100%;
+  background: transparent; font-size: 0; min-height: 2.4rem; gap: .4rem }
+.st-key-search_row [data-testid="stFileUploaderDropzone"] button * { font-size: 0 }
+.st-key-search_row [data-testid="stFileUploaderDropzone"] button [data-testid="stIconMaterial"] {
+  font-size: 1.1rem }
+.st-key-search_row [data-testid="stFileUploaderDropzone"] button::after {
+  content: var(--drop-label); font-size: .92rem; font-weight: 400 }
+[class*="st-key-quiet"] [data-testid="stText"], [class*="st-key-quiet"] p {
+  opacity: .68; font-size: .85rem }
+[data-testid="stDialog"] [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere }
+.st-key-large img { max-height: 74vh; width: 100%; object-fit: contain; border-radius: 8px;
+  background: #8881 }
+@media (max-width: 640px) {
+  [class*="st-key-grid"] { gap: 10px; --row: 115px }
+  .st-key-quiet_tagline { display: none }
+  [class*="st-key-strip"] { --row: 84px }
+  [data-testid="stMainBlockContainer"] { padding-top: .9rem }
+}
+"""
+
+
+def stylesheet(drop_label: str) -> str:
+    """The page's own CSS. Nothing in it comes from a picture, a caption or a URL.
+
+    `drop_label` names the drop zone, for which Streamlit has only English words.
+    """
+    shapes = "\n".join(_shape(percent) for percent in buckets())
+    label = f'.st-key-search_row {{ --drop-label: "{drop_label}" }}'
+    return f"<style>{_GRID}{shapes}{_PAGE}{label}</style>"
+
+
+def _shape(percent: int) -> str:
+    ratio = percent / 100
+    tile = f'[class*="st-key-tile"][class*="_r{percent:03}"]'
+    return (
+        f"{tile} {{ --ratio: {ratio} }} "
+        f"div:has(> {tile}) {{ flex: {ratio} 1 calc({ratio} * var(--row)) }}"
+    )
