@@ -190,7 +190,7 @@ class Collection:
     def finish(self) -> None:
         """Marks the end of a run: caches, time of update, and last the manifest."""
         ledger = Ledger(self.catalog)
-        with ledger.transaction():
+        with ledger.transaction(visible=False):
             ledger.set_meta("updated_at", manifest.now())
         for name in _OWNERS:
             graphs.refresh(ledger, self.catalog.array(name))

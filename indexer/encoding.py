@@ -10,7 +10,7 @@ from capsearch.engine.records import ImageRecord, Vectors
 from capsearch.indexer.collection import Collection
 from capsearch.indexer.decode import Decoded
 from capsearch.indexer.ledger import Ledger, PendingCaption
-from capsearch.indexer.prepare import Outcome, Prepared, Refused
+from capsearch.indexer.prepare import Outcome, Prepared
 
 _FILES_A_BATCH = 512  # known and refused files wait for a commit no longer than this
 _CAPTIONS_A_BATCH = 1024
@@ -79,12 +79,11 @@ class Embedding:
         return self._ledger.put_image(record, slot, file.inside.captions, file.inside.tags)
 
     def _put_file(self, one: Outcome) -> None:
-        if isinstance(one, Refused):
+        if isinstance(one, Prepared):
+            found = one.found.unsettled() if one.problems else one.found
+            self.captions_added += self._ledger.put_file(found, one.image_id, one.sidecar_captions)
+        elif one.lasting:
             self._ledger.put_skipped(one.found, one.reason)
-        else:
-            self.captions_added += self._ledger.put_file(
-                one.found, one.image_id, one.sidecar_captions
-            )
 
 
 class CaptionEncoding:

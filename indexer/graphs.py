@@ -36,7 +36,7 @@ def refresh(ledger: Ledger, array: Array) -> None:
     graph = load(ledger.catalog, array) or nearest.Hnsw(array.view())
     digest = nearest.save(graph, _path(array))
     value = {"digest": digest, "rows": array.rows, "generation": array.generation}
-    with ledger.transaction():
+    with ledger.transaction(visible=False):
         ledger.set_meta(f"graph:{array.name}", json.dumps(value))
 
 

@@ -48,12 +48,14 @@ class Ledger:
         self._connection = catalog.connection
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing; also moves the revision on."""
+    def transaction(self, visible: bool = True) -> Iterator[None]:
+        """All or nothing. A change that a search can see moves the revision on."""
         self._connection.execute("BEGIN IMMEDIATE")
+        before = self._connection.total_changes
         try:
             yield
-            self.set_meta("revision", str(self.catalog.revision() + 1))
+            if visible and self._connection.total_changes > before:
+                self.set_meta("revision", str(self.catalog.revision() + 1))
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise
@@ -117,9 +119,12 @@ class Ledger:
         self._connection.execute("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?, ?)", row)
 
     def remember_roots(self, roots: Sequence[Path]) -> None:
-        """Adds roots, and forgets those that now lie inside one of them."""
+        """Adds roots, and keeps none that lies inside another."""
         moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        known = self.catalog.roots()
         for root in roots:
+            if any(outer in root.parents for outer in known):
+                continue
             self._connection.execute("DELETE FROM roots WHERE path >= ? AND path < ?", under(root))
             self._connection.execute(
                 "INSERT OR REPLACE INTO roots VALUES (?, ?)", (str(root), moment)
@@ -194,6 +199,10 @@ class Ledger:
             f"UPDATE {table} SET slot = ? WHERE slot = ?",
             [(new, old) for new, old in enumerate(slots) if new != old],
         )
+
+    def forget_refusals(self) -> None:
+        """Gives every file that was refused another chance."""
+        self._connection.execute("DELETE FROM skipped")
 
     def forget_vectors(self, *tables: str) -> None:
         """Marks all of "images" or "captions" as not encoded yet."""

@@ -160,15 +160,14 @@ def _user_comment(value: object) -> str:
 def _either_endian(data: bytes) -> str:
     """The file's byte order ought to apply and often does not: the likelier reading wins."""
     readings = [data.decode(name, errors="ignore") for name in ("utf-16-le", "utf-16-be")]
-    return min(readings, key=lambda text: sum(c.isalpha() and not _common(c) for c in text))
+    return min(readings, key=lambda text: sum(not _common(c) for c in text))
 
 
 def _common(character: str) -> bool:
-    return (
-        character < "\u0500"
-        or "\u3000" <= character <= "\u30ff"
-        or "\u4e00" <= character <= "\u9fff"
-    )
+    """Letters of Europe, kana and Han, but not those that swapped ASCII turns into."""
+    if character >= "\u2000" and ord(character) % 256 == 0:
+        return False
+    return any(low <= character <= high for low, high in _COMMON_RANGES)
 
 
 def _iptc_texts(value: object) -> list[str]:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from PIL import Image
-
 from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.indexer import upkeep
 from capsearch.indexer.captions import NamedCaption, read_captions
@@ -89,8 +87,8 @@ def index(
     trusted = frozenset(outermost(roots) if options.rebuild else ())
     run = _Run(collection, options, progress or _silent, stop or threading.Event(), trusted)
     with warnings.catch_warnings():
-        # decode refuses what is too large by its own limit, before anything is allocated.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        # Broken EXIF does not matter, and decode refuses what is too large by its own limit.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         run.all(wanted, named)
     collection.finish()
     return run.summary(perf_counter() - started)
@@ -134,7 +132,7 @@ class _Run:
         if self.options.rebuild:
             upkeep.rebuild(self.collection)
         self.skipped.extend(listing.skipped)
-        with ledger.transaction():
+        with ledger.transaction(visible=False):
             ledger.remember_roots(roots)
         self._embed(ledger, self._to_do(ledger, roots, listing))
         if not self.stop.is_set():
@@ -180,7 +178,8 @@ class _Run:
             for found, image_id in edited:
                 captions, problems = read_sidecars(found)
                 self.skipped.extend(problems)
-                self.captions_added += ledger.put_file(found, image_id, captions)
+                seen = found.unsettled() if problems else found
+                self.captions_added += ledger.put_file(seen, image_id, captions)
 
     def _embed(self, ledger: Ledger, to_do: Sequence[Found]) -> None:
         embedding = Embedding(self.collection, ledger, self.options.batch_size)
@@ -204,15 +203,16 @@ class _Run:
     def _forget(self, ledger: Ledger, roots: Sequence[Path], listing: Scan) -> None:
         """Files that are no longer there; about folders that cannot be read nothing is known."""
         seen = {found.path for found in listing.found}
-        unread = [Path(folder) for folder in listing.unread]
-        gone = [
-            path
-            for path in (*ledger.files(roots), *ledger.skipped(roots))
-            if path not in seen and not any(Path(path).is_relative_to(one) for one in unread)
-        ]
-        self.removed = len(gone)
+        unread = [Path(path) for path in listing.unread]
+
+        def gone(path: str) -> bool:
+            return path not in seen and not any(Path(path).is_relative_to(one) for one in unread)
+
+        files = [path for path in ledger.files(roots) if gone(path)]
+        refused = [path for path in ledger.skipped(roots) if gone(path)]
+        self.removed = len(files)
         with ledger.transaction():
-            ledger.remove_files(gone)
+            ledger.remove_files([*files, *refused])
             ledger.remove_orphans()
 
     def _name(self, ledger: Ledger, named: dict[Path, tuple[NamedCaption, ...]]) -> None:

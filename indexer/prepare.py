@@ -37,10 +37,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A file that is no picture we can open."""
+    """A file that is no picture we can open.
+
+    `lasting` is False when only reading failed: it may work next time, and says nothing
+    about the picture that was there.
+    """
 
     found: Found
     reason: str
+    lasting: bool = True
 
     @property
     def problems(self) -> tuple[Skipped, ...]:
@@ -81,6 +86,11 @@ def prepare(found: Found, known: Collection[str], size: int, max_pixels: int) ->
     """Reads a file once; what is hashed is what is decoded."""
     try:
         data = _read(found)
+    except OSError as problem:
+        return Refused(found, f"cannot be read: {problem.strerror or problem}", lasting=False)
+    except InvalidImage as problem:
+        return Refused(found, str(problem))
+    try:
         image_id = content_id(data)
         decoded, inside = None, Embedded()
         if image_id not in known:
@@ -116,7 +126,4 @@ def _read(found: Found) -> bytes:
         raise InvalidImage("the file is empty")
     if found.size > MAX_FILE_BYTES:
         raise InvalidImage(f"more than {MAX_FILE_BYTES >> 20} MB is no picture we open")
-    try:
-        return Path(found.path).read_bytes()
-    except OSError as problem:
-        raise InvalidImage(f"cannot be read: {problem.strerror or problem}") from problem
+    return Path(found.path).read_bytes()

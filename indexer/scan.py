@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from capsearch.engine.errors import RootUnavailable
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"})
 HEIF = frozenset({".heic", ".heif"})
 SIDECARS = (".txt", ".json")
+_INDEX_FILES = frozenset({"catalog.sqlite", "manifest.json"})  # a folder with both is an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class Found:
     size: int
     sidecars: tuple[tuple[str, int, int], ...] = ()
 
+    def unsettled(self) -> Found:
+        """The same without its sidecars' state, so that the next run reads them again."""
+        return replace(self, sidecars=())
+
     @property
     def stamp(self) -> str:
         """The sidecars' state as one comparable string."""
@@ -48,7 +53,8 @@ class Found:
 class Scan:
     """All pictures under some roots in the order of their paths.
 
-    `unread` are folders that could not be listed: nothing is known about what lies in them.
+    `unread` are folders and files that are there but could not be looked at: whether a
+    picture is gone from them nobody knows.
     """
 
     found: list[Found] = field(default_factory=list)
@@ -65,8 +71,9 @@ def scan(
     """Everything that looks like a picture under `roots`, each file once.
 
     Hidden files and folders, what matches an `exclude` glob (by name, by path from the root,
-    or by whole path) and the folder `avoid` are left out. Linked folders are entered only with
-    `follow_symlinks`, and none twice. RootUnavailable for a root that is not there.
+    or by whole path), the folder `avoid` and other indexes are left out. Linked folders are
+    entered only with `follow_symlinks`, and none twice. RootUnavailable for a root that is
+    not there.
     """
     result = Scan()
     walk = _Walk(
@@ -121,9 +128,11 @@ class _Walk:
             if not self._first_visit(folder):
                 continue
             entries = self._list(folder)
-            if entries is None:
+            if entries is None or {entry.name for entry in entries} >= _INDEX_FILES:
                 continue
-            wanted = [one for one in entries if not self._left_out(one, root)]
+            wanted = [
+                one for one in entries if not self._left_out(one, root) and self._nameable(one)
+            ]
             pending.extend(one.path for one in wanted if self._is_folder(one))
             self._files(wanted, entries)
 
@@ -160,6 +169,16 @@ class _Walk:
         names = (entry.name, relative, entry.path)
         return any(fnmatch(name, glob.rstrip("/")) for glob in self.exclude for name in names)
 
+    def _nameable(self, entry: os.DirEntry[str]) -> bool:
+        """File names on Linux may be any bytes; the catalog keeps text."""
+        try:
+            entry.name.encode()
+        except UnicodeEncodeError:
+            shown = entry.path.encode(errors="backslashreplace").decode()
+            self.result.skipped.append(Skipped(shown, "the name is not valid UTF-8; rename it"))
+            return False
+        return True
+
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
         try:
             return entry.is_dir(follow_symlinks=self.follow_symlinks)
@@ -175,6 +194,7 @@ class _Walk:
             if suffix in HEIF and not heif_supported():
                 reason = "HEIC needs an extra: pip install 'capsearch[heif]'"
                 self.result.skipped.append(Skipped(entry.path, reason))
+                self.result.unread.append(entry.path)
             elif suffix in PICTURES or suffix in HEIF:
                 self._picture(entry, by_name)
 
@@ -184,6 +204,8 @@ class _Walk:
         except OSError as problem:  # a link to nowhere, a loop of links, or just deleted
             reason = f"cannot be read: {problem.strerror or problem}"
             self.result.skipped.append(Skipped(entry.path, reason))
+            if not isinstance(problem, FileNotFoundError):
+                self.result.unread.append(entry.path)
             return
         if entry.is_file():
             sidecars = tuple(_sidecars(entry.name, by_name))

@@ -40,7 +40,7 @@ def rebuild(collection: Collection) -> None:
 def rebuilt(collection: Collection) -> None:
     """Says that a run came to its end: another rebuild starts afresh."""
     ledger = Ledger(collection.catalog)
-    with ledger.transaction():
+    with ledger.transaction(visible=False):
         ledger.set_meta(_REBUILDING, "")
 
 
@@ -92,6 +92,7 @@ def _start_over(collection: Collection, wanted: Identity) -> None:
         for empty in first_arrays(collection.path, wanted):
             ledger.set_array(_emptied(collection.catalog.array(empty.name), empty.width))
         ledger.forget_vectors("images", "captions")
+        ledger.forget_refusals()
         ledger.set_meta("model", wanted.text())
         ledger.set_meta(_REBUILDING, wanted.text())
     _tidy(collection)

@@ -1,0 +1,166 @@
+"""Which files are taken for pictures, and what is named instead of being taken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from capsearch.engine.errors import RootUnavailable
+from capsearch.indexer import scan as scanning
+from capsearch.indexer.scan import Skipped, outermost, scan
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+
+
+def names(root: Path, **options) -> list[str]:
+    found = scan([root], **options).found
+    return [str(Path(one.path).relative_to(root.resolve())) for one in found]
+
+
+def test_all_picture_formats_are_found_in_the_order_of_their_paths(tmp_path):
+    formats = ["a.jpg", "b.JPEG", "c.png", "d.webp", "e.avif", "f.gif", "g.bmp", "h.tif", "i.TIFF"]
+    touch(tmp_path, *reversed(formats), "notes.txt", "movie.mp4", "jpg")
+    assert names(tmp_path) == formats
+
+
+def test_folders_are_entered_to_any_depth(tmp_path):
+    deep = "/".join(["d"] * 60) + "/p.jpg"
+    touch(tmp_path, deep, "z.jpg")
+    assert names(tmp_path) == [deep, "z.jpg"]
+
+
+def test_hidden_files_and_folders_are_left_out(tmp_path):
+    touch(tmp_path, ".hidden.jpg", ".cache/a.jpg", "seen.jpg")
+    assert names(tmp_path) == ["seen.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "left"),
+    [
+        ("raw", ["a.jpg", "b.png"]),
+        ("raw/", ["a.jpg", "b.png"]),
+        ("*.png", ["a.jpg", "raw/c.jpg"]),
+        ("raw/*.jpg", ["a.jpg", "b.png"]),
+        ("*/raw/*", ["a.jpg", "b.png"]),
+    ],
+)
+def test_exclude_globs_match_names_relative_paths_and_whole_paths(tmp_path, glob, left):
+    touch(tmp_path, "a.jpg", "b.png", "raw/c.jpg")
+    assert names(tmp_path, exclude=[glob]) == left
+
+
+def test_the_index_itself_is_never_scanned(tmp_path):
+    touch(tmp_path, "a.jpg", "my.index/thumbnails/t.webp")
+    assert names(tmp_path, avoid=tmp_path / "my.index") == ["a.jpg"]
+
+
+def test_any_other_index_is_recognised_and_left_out(tmp_path):
+    touch(tmp_path, "a.jpg", "i/catalog.sqlite", "i/manifest.json", "i/thumbnails/t.webp")
+    assert names(tmp_path) == ["a.jpg"]
+
+
+def test_linked_folders_are_entered_only_when_asked(tmp_path):
+    touch(tmp_path / "elsewhere", "a.jpg")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
+    assert names(tmp_path / "root") == []
+    assert names(tmp_path / "root", follow_symlinks=True) == ["link/a.jpg"]
+
+
+def test_a_loop_of_links_ends(tmp_path):
+    touch(tmp_path, "a/p.jpg")
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    assert names(tmp_path, follow_symlinks=True) == ["a/p.jpg"]
+
+
+def test_a_link_to_nowhere_is_named(tmp_path):
+    (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    result = scan([tmp_path])
+    assert result.found == []
+    assert result.skipped == [
+        Skipped(str(tmp_path / "gone.jpg"), "cannot be read: No such file or directory")
+    ]
+    assert result.unread == []
+
+
+def test_a_folder_that_cannot_be_listed_is_named_and_the_rest_is_found(tmp_path, monkeypatch):
+    touch(tmp_path, "a.jpg", "locked/b.jpg")
+    listing = os.scandir
+
+    def deny(folder):
+        if str(folder).endswith("locked"):
+            raise PermissionError(13, "Permission denied")
+        return listing(folder)
+
+    monkeypatch.setattr(scanning.os, "scandir", deny)
+    result = scan([tmp_path])
+    assert [Path(one.path).name for one in result.found] == ["a.jpg"]
+    locked = str(tmp_path / "locked")
+    assert result.skipped == [Skipped(locked, "folder cannot be read: Permission denied")]
+    assert result.unread == [locked]
+
+
+def test_heic_without_its_decoder_is_named_with_the_install_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "heif_supported", lambda: False)
+    touch(tmp_path, "phone.HEIC")
+    result = scan([tmp_path])
+    assert result.found == []
+    assert "pip install 'capsearch[heif]'" in result.skipped[0].reason
+    assert result.unread == [str(tmp_path / "phone.HEIC")]
+
+
+def test_heic_with_its_decoder_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "heif_supported", lambda: True)
+    touch(tmp_path, "phone.heic", "old.heif")
+    assert names(tmp_path) == ["old.heif", "phone.heic"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are always text there")
+def test_a_name_that_is_not_text_is_skipped_and_named(tmp_path):
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jpg")).write_bytes(b"x")
+    except OSError:
+        pytest.skip("this file system keeps names as text")
+    result = scan([tmp_path])
+    assert result.found == []
+    assert "rename it" in result.skipped[0].reason
+    result.skipped[0].path.encode()  # can be printed and stored
+
+
+def test_a_single_file_is_a_root_too(tmp_path):
+    touch(tmp_path, "a.jpg", "a.txt", "b.jpg")
+    [found] = scan([tmp_path / "a.jpg"]).found
+    assert found.path == str(tmp_path / "a.jpg")
+    assert [Path(path).name for path, _, _ in found.sidecars] == ["a.txt"]
+
+
+def test_sidecars_are_listed_with_their_state(tmp_path):
+    touch(tmp_path, "a.jpg", "a.txt", "a.json", "a.jpg.txt", "a.jpg.json", "b.txt")
+    [found] = scan([tmp_path]).found
+    listed = [Path(path).name for path, _, _ in found.sidecars]
+    assert listed == ["a.txt", "a.json", "a.jpg.txt", "a.jpg.json"]
+    before = found.stamp
+    (tmp_path / "a.txt").write_bytes(b"longer")
+    assert scan([tmp_path]).found[0].stamp != before
+
+
+def test_a_root_that_is_not_there_is_an_error_that_says_what_to_do(tmp_path):
+    with pytest.raises(RootUnavailable, match=r"is not there; .* Mount the drive or correct"):
+        scan([tmp_path / "usb"])
+
+
+def test_roots_inside_other_roots_are_scanned_once(tmp_path):
+    touch(tmp_path, "a/b/p.jpg")
+    assert outermost([tmp_path / "a" / "b", tmp_path / "a", tmp_path / "a"]) == (tmp_path / "a",)
+    assert len(scan([tmp_path, tmp_path / "a" / "b"]).found) == 1
+
+
+def test_a_sibling_with_a_common_prefix_is_not_inside(tmp_path):
+    roots = (tmp_path / "a", tmp_path / "ab")
+    assert outermost(roots) == roots
