@@ -87,7 +87,8 @@ def _environment(indexes: tuple[Path, ...]) -> dict[str, str]:
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> int:
     """Run until the server ends; Ctrl-C reaches it too, and is the usual way to end."""
-    with subprocess.Popen(arguments, env=environment) as server:
+    stderr = 2  # where its chatter goes: stdout is for results
+    with subprocess.Popen(arguments, env=environment, stdout=stderr) as server:
         with suppress(KeyboardInterrupt):
             return server.wait()
         return server.wait()  # the same Ctrl-C has reached it; let it close
