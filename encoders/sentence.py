@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ _TOKENS_AT_ONCE = 2048  # a micro-batch: large enough to fill the matrix product
 _MAX_PIECES = 256  # a longer text is cut: the sum over pieces would drown in it
 _LETTER = re.compile(r"\w", re.UNICODE)
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]  # float32 throughout
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _relu(x: Array) -> Array:
 def _layer_norm(x: Array, gain: Array, bias: Array) -> Array:
     centred = x - x.mean(axis=1, keepdims=True)
     deviation = np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + 1e-12)
-    return centred / deviation * gain + bias
+    return np.asarray(centred / deviation * gain + bias)
 
 
 class PieceSegmenter:

@@ -26,7 +26,7 @@ from capsearch.engine.records import EncodedText, Vectors
 
 MAX_WORDS = 32  # as in the authors' code: what follows adds little and slows the GRU
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]  # float32 throughout
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def gru(x: Array, wx: Array, wh: Array, bx: Array, bh: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    return 1.0 / (1.0 + np.exp(-x))  # type: ignore[no-any-return]
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,5 @@ class SharedTextEncoder:
 
 
 def _unit(rows: Array) -> Array:
-    return (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype(
-        np.float32
-    )
+    norms = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / norms, np.float32)

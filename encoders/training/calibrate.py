@@ -43,7 +43,7 @@ class _Side:
 
 def calibrate(pair: Pair, validation: TrainingSet) -> Calibration:
     """Searches the sentence encoder's share in CL, then the CL share in CLM by language."""
-    images = project(pair, validation.features[0])
+    images = project(pair, validation)
     sides = {
         language: _Side(
             captions, encode(pair, captions, language), captions.sentence.astype(np.float32)

@@ -126,5 +126,5 @@ def encode_captions(
     return LanguageCaptions(
         photos=photos,
         words=[vocabulary.numbers(sentence) for sentence in tokens],
-        sentence=sentences.encode(texts).astype(np.float16),  # type: ignore[arg-type]
+        sentence=sentences.encode(texts).astype(np.float16),
     )

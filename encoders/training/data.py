@@ -55,7 +55,11 @@ class CaptionData:
 
     def first(self, count: int) -> CaptionData:
         """The first `count` photos."""
-        return replace(self, photos=self.photos[:count])
+        return self.only(self.photos[:count])
+
+    def only(self, photos: Sequence[Photo]) -> CaptionData:
+        """Some of the photos."""
+        return replace(self, photos=tuple(photos))
 
     def having(self, *languages: str) -> CaptionData:
         """The photos with a caption in every one of these languages."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsearch.encoders import storage
 from capsearch.encoders.training.corpus import Vocabulary
@@ -57,7 +57,7 @@ def _branch_arrays(branch: WordsBranch) -> dict[str, NDArray[np.float32]]:
         "attention_W": _array(branch.attention.weight)[0],
         "attention_b": _array(branch.attention.bias),
         # Columns of inputs that were left out stay zero, as they were in training.
-        "mix_W": _array(branch.mix.weight * branch.used),
+        "mix_W": _array(branch.mix.weight) * _array(branch.used),
         "mix_b": _array(branch.mix.bias),
     }
 
@@ -73,5 +73,6 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
-def _array(tensor: Tensor) -> NDArray[np.float32]:
-    return tensor.detach().numpy().astype(np.float32)  # type: ignore[no-any-return]
+def _array(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
+    assert isinstance(tensor, Tensor)  # torch types a module's attributes as either
+    return tensor.detach().numpy().astype(np.float32)

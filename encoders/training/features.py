@@ -80,13 +80,15 @@ def load_features(
     cache: FeatureCache | None,
     decode: Decode,
     report: Report | None = None,
+    view: str = "",
 ) -> tuple[CaptionData, Vectors]:
     """The photos that have a readable picture, and their (N, F) features in the same order.
 
     Only what the cache lacks goes through the backbone, so a run over a part of a split
-    helps the run over all of it. DataProblem when no picture can be read.
+    helps the run over all of it. `view` names what `decode` does to the pictures, if anything.
+    DataProblem when no picture can be read.
     """
-    key = cache_key(encoder, data)
+    key = cache_key(encoder, data, view)
     known = dict(cache.load(key)) if cache else {}
     missing = replace(data, photos=tuple(p for p in data.photos if p.id not in known))
     fresh = _encode(encoder, missing, decode, report) if missing.photos else {}
@@ -99,11 +101,11 @@ def load_features(
     return kept, np.stack([known[photo.id] for photo in kept.photos])
 
 
-def cache_key(encoder: FeatureEncoder, data: CaptionData) -> str:
+def cache_key(encoder: FeatureEncoder, data: CaptionData, view: str = "") -> str:
     """Changes with the backbone, the splits and the files the pictures come from."""
     places = [f"{path.resolve()}:{path.stat().st_size}" for path in data.places.archives]
     places += [str(path.resolve()) for path in data.places.folders]
-    parts = (encoder.digest, str(encoder.input_size), *data.splits, *places)
+    parts = (encoder.digest, str(encoder.input_size), view, *data.splits, *places)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -111,14 +113,14 @@ def _encode(
     encoder: FeatureEncoder, data: CaptionData, decode: Decode, report: Report | None
 ) -> dict[str, Vectors]:
     found: dict[str, Vectors] = {}
-    for photos, pixels in _decoded(data, encoder.input_size, decode):
+    for photos, pixels in decoded_batches(data, encoder.input_size, decode):
         found.update(zip(photos, encoder.features(pixels), strict=True))
         if report:
             report(len(found), len(data))
     return found
 
 
-def _decoded(
+def decoded_batches(
     data: CaptionData, size: int, decode: Decode
 ) -> Iterator[tuple[list[str], list[Pixels]]]:
     """Batches of (ids, pixels); the next batch is decoded while the last one is encoded."""

@@ -40,7 +40,7 @@ def contrastive(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> T
     right = (texts - images[rows]).pow(2).sum(1)
     others = (rows + torch.randint(1, len(images), rows.shape)) % len(images)
     apart = (2.0 - (texts - images[others]).norm(dim=1)).clamp(min=0).pow(2)
-    return (right + apart).mean()
+    return (right + apart).mean()  # type: ignore[no-any-return]
 
 
 def squared_error(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> Tensor:

@@ -58,18 +58,19 @@ class WordsBranch(nn.Module):
         self.attention = nn.Linear(config.gru_width, 1)
         widths = {"bow": config.bow_width, "word2vec": config.word_width, "gru": config.gru_width}
         self.mix = nn.Linear(sum(widths.values()), config.hidden)
+        self.used: Tensor
         self.register_buffer("used", _mask(widths, config.inputs), persistent=False)
 
     def forward(self, words: Sequence[Tensor]) -> Tensor:
         """(N, H) before the ReLU; a sentence without known words gives the bias alone."""
-        padding = self.bow.padding_idx
+        vocabulary = self.bow.num_embeddings - 1  # its number is the padding's
         lengths = torch.tensor([max(len(one), 1) for one in words])
         padded = nn.utils.rnn.pad_sequence(
-            [one if len(one) else torch.tensor([padding]) for one in words],
+            [one if len(one) else torch.tensor([vocabulary]) for one in words],
             batch_first=True,
-            padding_value=float(padding or 0),
+            padding_value=vocabulary,
         )  # (N, T)
-        present = padded != padding
+        present = padded.ne(vocabulary)
         drop = self.config.dropout_words
         bag = F.dropout(self._bag(padded), drop, self.training)
         vectors = self.words(padded)  # (N, T, E)

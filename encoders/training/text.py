@@ -1,4 +1,9 @@
-"""Training the text encoders and the image projection together on cached features."""
+"""Training sentences and pictures together, one trainer for both sides.
+
+What the eyes get is either cached features (`capsearch train text`: the eyes are the identity)
+or the cached activations of a backbone's frozen lower half (`capsearch train backbone`: the
+eyes are its upper half, and learn).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +30,8 @@ from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.metrics import mean_reciprocal_rank, ranks
 from capsearch.engine.records import Vectors
 
-EVALUATE_AT_ONCE = 512
+EVALUATE_AT_ONCE = 256
+LABEL_SCALE = 0.02  # a sum over some hundred labels, brought near the caption loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,9 @@ class TrainingOptions:
     weight_decay: float = 0.01
     average: float = 0.995  # of the weights, exponentially; the averaged ones are kept
     patience: int = 4  # epochs without a better validation MRR
+    eyes_rate: float = 3e-4  # of the backbone's blocks; a third less for the lowest
+    labels_share: float = 0.1  # of the label loss, where there are labels
+    warm_epochs: int = 0  # the eyes stay as they are at first
     seed: int = 7
 
     def __post_init__(self) -> None:
@@ -49,11 +59,23 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSet:
-    """Photos' features in one or more views (as they are, mirrored), and their captions."""
+class Labels:
+    """Other things known about photos: (N, L) 0 or 1, and where that is known at all."""
 
-    features: Vectors  # (V, N, F)
+    values: NDArray[np.uint8]
+    known: NDArray[np.bool_]  # (N, L)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """Photos as the eyes get them, in one or more views (as they are, mirrored), and captions."""
+
+    inputs: NDArray[Any]  # (V, N, ...) features or activations, possibly memory-mapped
     captions: Mapping[str, LanguageCaptions]
+    labels: Labels | None = None
+
+    def __len__(self) -> int:
+        return int(self.inputs.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +94,7 @@ class Epoch:
 
 
 class Pair(nn.Module):
-    """The two sides and the learned temperature."""
+    """Eyes, the two sides of the shared space, and the learned temperature."""
 
     def __init__(
         self,
@@ -80,11 +102,15 @@ class Pair(nn.Module):
         vectors: Mapping[str, Tensor],
         features: int,
         options: TrainingOptions,
+        eyes: nn.Module | None = None,
+        labels: int = 0,
     ) -> None:
         super().__init__()
+        self.eyes = eyes or nn.Identity()
         sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
         self.text = TextNetwork(sizes, options.dimension, options.config, dict(vectors))
         self.image = ImageProjection(features, options.dimension)
+        self.labels = nn.Linear(features, labels) if labels else None
         self.scale = nn.Parameter(torch.tensor(math.log(20.0)))
 
 
@@ -104,17 +130,12 @@ class TextTrainer:
     def __post_init__(self) -> None:
         torch.manual_seed(self.options.seed)
         self._rows = {
-            language: captions.by_photo(self.train.features.shape[1])
+            language: captions.by_photo(len(self.train))
             for language, captions in self.train.captions.items()
         }
         self.averaged = _averaged(self.pair, self.options.average)
         self._optimizer = torch.optim.AdamW(
-            [
-                {"params": [p for p in self.pair.parameters() if p.ndim > 0]},
-                {"params": [self.pair.scale], "weight_decay": 0.0},
-            ],
-            lr=self.options.rate,
-            weight_decay=self.options.weight_decay,
+            list(_groups(self.pair, self.options)), weight_decay=self.options.weight_decay
         )
 
     def fit(self) -> Iterator[Epoch]:
@@ -136,8 +157,8 @@ class TextTrainer:
 
     def validate(self) -> Mapping[str, float]:
         """CM MRR on validation of the averaged weights, by language."""
-        pair = self.averaged.module
-        images = project(pair, self.validation.features[0])
+        pair = cast(Pair, self.averaged.module)
+        images = project(pair, self.validation)
         return {
             language: _mrr(encode(pair, captions, language) @ images.T, captions.photos)
             for language, captions in self.validation.captions.items()
@@ -146,7 +167,7 @@ class TextTrainer:
 
     def _epoch(self, rng: np.random.Generator) -> float:
         self.pair.train()
-        photos = self.train.features.shape[1]
+        photos = len(self.train)
         batch = min(self.options.batch, photos)
         losses = []
         order = rng.permutation(photos)
@@ -161,12 +182,17 @@ class TextTrainer:
         warm = min(1.0, (self.step + 1) / 50)
         decayed = 0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))
         for group in self._optimizer.param_groups:
-            group["lr"] = self.options.rate * warm * (0.01 + 0.99 * decayed)
+            asleep = group["eyes"] and self.epoch < self.options.warm_epochs
+            group["lr"] = 0.0 if asleep else group["peak"] * warm * (0.01 + 0.99 * decayed)
 
     def _step(self, photos: NDArray[np.int64], rng: np.random.Generator) -> float:
-        view = rng.integers(len(self.train.features), size=len(photos))
-        features = torch.from_numpy(self.train.features[view, photos].astype(np.float32))
-        loss = self._loss(self.pair.image(features), photos, rng)
+        features = self.pair.eyes(self._inputs(photos, rng))
+        loss = self._caption_loss(self.pair.image(features), photos, rng)
+        if self.pair.labels is not None and self.train.labels is not None:
+            guessed = self.pair.labels(features)
+            loss = loss + self.options.labels_share * _label_loss(
+                guessed, self.train.labels, photos
+            )
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.pair.parameters(), 10.0)
@@ -174,7 +200,17 @@ class TextTrainer:
         self.averaged.update_parameters(self.pair)
         return float(loss.detach())
 
-    def _loss(self, images: Tensor, photos: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
+    def _inputs(self, photos: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
+        """The batch's photos, each in a view drawn at random."""
+        view = rng.integers(len(self.train.inputs), size=len(photos))
+        rows = np.stack(
+            [self.train.inputs[v, photo] for v, photo in zip(view, photos, strict=True)]
+        )
+        return torch.from_numpy(rows.astype(np.float32))
+
+    def _caption_loss(
+        self, images: Tensor, photos: NDArray[np.int64], rng: np.random.Generator
+    ) -> Tensor:
         """Mean over the drawn sentences, language by language, one a photo at a time."""
         scale = self.pair.scale.exp().clamp(max=100.0)
         total, count = images.new_zeros(()), 0
@@ -238,25 +274,52 @@ def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> Sentences:
     return Sentences([captions.words[row] for row in rows], sentence)
 
 
-def project(pair: Pair, features: Vectors) -> Vectors:
-    """(N, D) image vectors without dropout."""
+def project(pair: Pair, photos: TrainingSet) -> Vectors:
+    """(N, D) image vectors of the first view, without dropout."""
     pair.eval()
     with torch.no_grad():
-        return pair.image(torch.from_numpy(features.astype(np.float32))).numpy()  # type: ignore[no-any-return]
+        parts = [
+            pair.image(pair.eyes(torch.from_numpy(np.array(rows, np.float32)))).numpy()
+            for rows in _chunks(photos.inputs[0])
+        ]
+    return np.concatenate(parts)
+
+
+def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(rows), EVALUATE_AT_ONCE):
+        yield rows[start : start + EVALUATE_AT_ONCE]
 
 
 def encode(pair: Pair, captions: LanguageCaptions, language: str) -> Vectors:
     """(C, D) caption vectors without dropout."""
     pair.eval()
-    count = len(captions.photos)
-    parts = [
-        np.arange(start, min(start + EVALUATE_AT_ONCE, count))
-        for start in range(0, count, EVALUATE_AT_ONCE)
-    ]
     with torch.no_grad():
-        return np.concatenate(
-            [pair.text(batch_of(captions, rows), language).numpy() for rows in parts]
-        )
+        parts = [
+            pair.text(batch_of(captions, rows), language).numpy()
+            for rows in _chunks(np.arange(len(captions.photos)))
+        ]
+    return np.concatenate(parts)
+
+
+def _groups(pair: Pair, options: TrainingOptions) -> Iterator[dict[str, Any]]:
+    """Parameter groups: the eyes' parts from two thirds of their rate upwards, and the rest."""
+    eyes = [child for child in pair.eyes.children() if any(True for _ in child.parameters())]
+    for at, child in enumerate(eyes):
+        rate = options.eyes_rate * (2 + at / max(len(eyes) - 1, 1)) / 3
+        yield {"params": list(child.parameters()), "lr": rate, "peak": rate, "eyes": True}
+    seen = {id(p) for p in pair.eyes.parameters()} | {id(pair.scale)}
+    rest = [p for p in pair.parameters() if id(p) not in seen]
+    common = {"lr": options.rate, "peak": options.rate, "eyes": False}
+    yield {"params": rest, **common}
+    yield {"params": [pair.scale], "weight_decay": 0.0, **common}
+
+
+def _label_loss(guessed: Tensor, labels: Labels, photos: NDArray[np.int64]) -> Tensor:
+    """Binary cross entropy, summed over a photo's known labels, averaged over the batch."""
+    values = torch.from_numpy(labels.values[photos].astype(np.float32))
+    known = torch.from_numpy(labels.known[photos].astype(np.float32))
+    each = nn.functional.binary_cross_entropy_with_logits(guessed, values, reduction="none")
+    return (each * known).sum() / len(photos) * LABEL_SCALE
 
 
 def _mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:

@@ -1,0 +1,111 @@
+"""Activations of a frozen lower half, computed once: large, memory-mapped, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders.training.backbone import LowerHalf
+from capsearch.encoders.training.data import CaptionData
+from capsearch.encoders.training.features import Decode, Report, decoded_batches
+from capsearch.engine.errors import DataProblem
+from capsearch.engine.records import Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """(N, H, W, C) and (N, F) of the photos that have a picture, in the order of `data`."""
+
+    data: CaptionData
+    values: NDArray[np.float16]
+    features: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The files of one cache: two arrays and which photos they already hold."""
+
+    folder: Path
+    key: str
+
+    @property
+    def values(self) -> Path:
+        return self.folder / f"{self.key}.activations.npy"
+
+    @property
+    def features(self) -> Path:
+        return self.folder / f"{self.key}.features.npy"
+
+    @property
+    def done(self) -> Path:
+        return self.folder / f"{self.key}.done.json"
+
+
+def load_activations(
+    lower: LowerHalf,
+    data: CaptionData,
+    folder: Path,
+    decode: Decode,
+    report: Report | None = None,
+) -> Activations:
+    """Fill the cache where it is not full, and map it.
+
+    A photo's row is its place in `data`; which rows are there is written after every batch,
+    so an interrupted run goes on where it stopped.
+    """
+    place = _Place(folder, _key(lower, data))
+    folder.mkdir(parents=True, exist_ok=True)
+    done = set(json.loads(place.done.read_text())) if place.done.is_file() else set()
+    rows = {photo.id: row for row, photo in enumerate(data.photos)}
+    missing = [photo for photo in data.photos if photo.id not in done]
+    if missing:
+        _fill(lower, data.only(missing), place, rows, done, decode, report)
+    kept = [photo for photo in data.photos if photo.id in done]
+    if not kept:
+        raise DataProblem("none of the photos has a readable picture; check the archives")
+    values, features = np.load(place.values, mmap_mode="r"), np.load(place.features)
+    if len(kept) < len(data):
+        at = [rows[photo.id] for photo in kept]
+        return Activations(data.only(kept), values[at], features[at])
+    return Activations(data, values, features)
+
+
+def _fill(
+    lower: LowerHalf,
+    missing: CaptionData,
+    place: _Place,
+    rows: dict[str, int],
+    done: set[str],
+    decode: Decode,
+    report: Report | None,
+) -> None:
+    arrays: list[NDArray[np.generic]] = []
+    for ids, pixels in decoded_batches(missing, lower.input_size, decode):
+        values, features = lower.activations(pixels)
+        arrays = arrays or [
+            _mapped(place.values, values, len(rows)),
+            _mapped(place.features, features, len(rows)),
+        ]
+        at = [rows[photo] for photo in ids]
+        arrays[0][at], arrays[1][at] = values, features
+        done.update(ids)
+        place.done.write_text(json.dumps(sorted(done)))
+        if report:
+            report(len(done), len(rows))
+
+
+def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.generic]:
+    shape = (count, *like.shape[1:])
+    mode = "r+" if path.is_file() else "w+"
+    return np.lib.format.open_memmap(path, mode, like.dtype, shape)
+
+
+def _key(lower: LowerHalf, data: CaptionData) -> str:
+    parts: Sequence[str] = [lower.name, *(photo.id for photo in data.photos)]
+    return f"{lower.name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"

@@ -1,0 +1,201 @@
+"""Our own eyes: the upper blocks of a network fine-tuned against the captions.
+
+Two cores suffice because the frozen lower blocks run once: their activations lie on disk
+(69 kB a photo for lite2, float16) and only the upper blocks, with batch norm folded away,
+see the photos again and again. Mirroring and cropping happen on the activations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capsearch.encoders import storage
+from capsearch.encoders.training.data import CaptionData
+from capsearch.encoders.training.efficientnet import (
+    FEATURES,
+    LITES,
+    EfficientNetLite,
+    load_imagenet,
+    scale_pixels,
+)
+from capsearch.encoders.training.text import Labels
+from capsearch.engine.records import Pixels, Vectors
+
+CROP = 3  # rows and columns of activations a training crop may lose
+PART = 64  # photos that share a crop
+MIN_LABEL_COUNT = 30
+OPSET = 17
+
+
+class Eyes(nn.Module):
+    """The upper half: activations (N, H, W, C) to standardised features (N, F).
+
+    In training each photo is mirrored half of the time, and each part of the batch loses a
+    few rows and columns. A mirrored activation is close to a mirrored photo's (cosine .88
+    after the network, where two views of a photo have .91), and costs nothing.
+    """
+
+    def __init__(self, network: EfficientNetLite, start: int, mean: Tensor, deviation: Tensor):
+        super().__init__()
+        self.start = start
+        self.blocks = network.blocks[start:]
+        self.head = network.head
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, activations: Tensor) -> Tensor:
+        """(N, F)."""
+        x = activations.permute(0, 3, 1, 2)  # stored channels last, which convolutions like
+        if self.training:
+            features = torch.cat([self._pooled(_varied(part)) for part in torch.split(x, PART)])
+        else:
+            features = self._pooled(x)
+        return (features - self.mean) / self.deviation
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.relu6(self.head(x)).mean((2, 3))
+
+
+def _varied(x: Tensor) -> Tensor:
+    """A crop of some photos' activations, every other photo mirrored."""
+    side = x.shape[-1]
+    kept = side - int(torch.randint(0, min(CROP, side - 1) + 1, ()))
+    top, left = (int(torch.randint(0, side - kept + 1, ())) for _ in range(2))
+    x = x[:, :, top : top + kept, left : left + kept]
+    mirrored = torch.rand(len(x), 1, 1, 1) < 0.5
+    return torch.where(mirrored, x.flip(3), x).contiguous(memory_format=torch.channels_last)
+
+
+def labels_of(data: CaptionData) -> Labels | None:
+    """Objects and human tags as 0/1 columns; None where the data has neither."""
+    groups = [[photo.objects for photo in data.photos], [photo.tags_zh for photo in data.photos]]
+    parts = [part for part in map(_columns, groups) if part is not None]
+    if not parts:
+        return None
+    return Labels(
+        np.concatenate([values for values, _ in parts], axis=1),
+        np.concatenate([known for _, known in parts], axis=1),
+    )
+
+
+def _columns(group: list[tuple[str, ...]]) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    counts: dict[str, int] = {}
+    for names in group:
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    column = {
+        name: at
+        for at, name in enumerate(sorted(n for n, c in counts.items() if c >= MIN_LABEL_COUNT))
+    }
+    if not column:
+        return None
+    values = np.zeros((len(group), len(column)), np.uint8)
+    for row, names in enumerate(group):
+        for name in names:
+            if name in column:
+                values[row, column[name]] = 1
+    known = np.array([bool(names) for names in group])[:, None] & np.ones(len(column), np.bool_)
+    return values, known
+
+
+@dataclass(frozen=True)
+class LowerHalf:
+    """The frozen blocks as an encoder of pictures: what the activation cache is filled by."""
+
+    name: str
+    network: EfficientNetLite
+
+    @property
+    def input_size(self) -> int:
+        """Side of the square a picture is squashed to."""
+        return LITES[self.name].input_size
+
+    def activations(self, pixels: list[Pixels]) -> tuple[NDArray[np.float16], Vectors]:
+        """(N, H, W, C) before the first trained block, and the untrained (N, F) features."""
+        start = LITES[self.name].first_trained
+        with torch.no_grad():
+            lower = self.network.lower(scale_pixels(torch.from_numpy(np.stack(pixels))), start)
+            features = self.network.upper(lower, start)
+        return lower.permute(0, 2, 3, 1).half().numpy(), features.numpy()
+
+
+def lower_half(name: str) -> LowerHalf:
+    """The frozen half of an ImageNet network."""
+    return LowerHalf(name, load_imagenet(name).requires_grad_(False))
+
+
+class Served(nn.Module):
+    """What the ONNX graph computes: bytes in, standardised features out."""
+
+    def __init__(self, network: EfficientNetLite, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(N, S, S, 3) uint8 -> (N, F)."""
+        features: Tensor = self.network(scale_pixels(pixels))
+        return (features - self.mean) / self.deviation
+
+
+def export_backbone(
+    network: EfficientNetLite,
+    lite: str,
+    mean: Tensor,
+    deviation: Tensor,
+    folder: Path,
+    card: dict[str, Any],
+) -> None:
+    """Write a backbone folder: float16 weights, cast to float32 once when the session opens."""
+    size = LITES[lite].input_size
+    folder.mkdir(parents=True, exist_ok=True)
+    served = Served(network, mean, deviation).eval().requires_grad_(False)
+    torch.onnx.export(
+        served,
+        (torch.zeros(1, size, size, 3, dtype=torch.uint8),),
+        folder / "backbone.onnx",
+        input_names=["pixels"],
+        output_names=["features"],
+        dynamic_axes={"pixels": {0: "pictures"}, "features": {0: "pictures"}},
+        opset_version=OPSET,
+        dynamo=False,  # the newer exporter needs onnxscript for the same graph
+    )
+    _halve(folder / "backbone.onnx")
+    common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
+    storage.write_card(folder, {**common, **card, "digest": storage.digest(folder)})
+
+
+def _halve(path: Path) -> None:
+    """Keep large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(path)
+    casts = []
+    for weight in model.graph.initializer:
+        if weight.data_type != TensorProto.FLOAT or np.prod(weight.dims) < 64:
+            continue
+        half = numpy_helper.from_array(
+            numpy_helper.to_array(weight).astype(np.float16), f"{weight.name}.half"
+        )
+        casts.append(helper.make_node("Cast", [half.name], [weight.name], to=TensorProto.FLOAT))
+        weight.CopyFrom(half)
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
