@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,13 @@ def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def imported_names(module: Path) -> Iterator[str]:
-    """Absolute names a module imports anywhere; a relative import counts as its own folder's."""
+@cache
+def imported_names(module: Path) -> tuple[str, ...]:
+    """Absolute names a module imports anywhere; there are no relative imports."""
+    return tuple(_imports(module))
+
+
+def _imports(module: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
