@@ -14,6 +14,8 @@ import click
 from capsearch.engine.errors import MissingExtra
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output import print_json, remark
+from capsearch.ui.web.style import THEME
+from capsearch.ui.web.timing import VARIABLE as TIMING_VARIABLE
 
 EXAMPLES = """\b
 Examples:
@@ -39,9 +41,20 @@ MAX_UPLOAD_MB = 20
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8501, show_default=True)
 @click.option("--no-browser", is_flag=True, help="Do not open a browser window.")
+@click.option(
+    "--timing-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Append a JSON line of server times for each search; no words are logged.",
+)
 @json_option
 def command(
-    indexes: tuple[Path, ...], host: str, port: int, no_browser: bool, as_json: bool
+    indexes: tuple[Path, ...],
+    host: str,
+    port: int,
+    no_browser: bool,
+    timing_log: Path | None,
+    as_json: bool,
 ) -> int:
     """Open the search page in a browser; Ctrl-C ends it.
 
@@ -57,7 +70,7 @@ def command(
         print_json({"url": url, "indexes": [str(path.absolute()) for path in indexes]})
     else:
         click.echo(url)
-    return _serve(_arguments(host, port, no_browser), _environment(indexes))
+    return _serve(_arguments(host, port, no_browser), _environment(indexes, timing_log))
 
 
 def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
@@ -73,16 +86,19 @@ def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
     }
-    flags = [f"--{name}={value}" for name, value in settings.items()]
+    flags = [f"--{name}={value}" for name, value in {**settings, **THEME}.items()]
     return [sys.executable, "-m", "streamlit", "run", str(page), *flags]
 
 
-def _environment(indexes: tuple[Path, ...]) -> dict[str, str]:
-    """What the page reads: which indexes to offer. Unset: the default one."""
-    if not indexes:
-        return dict(os.environ)
-    chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
-    return {**os.environ, INDEXES_VARIABLE: chosen}
+def _environment(indexes: tuple[Path, ...], timing_log: Path | None) -> dict[str, str]:
+    """What the page reads: which indexes to offer (unset: the default one), where to log."""
+    environment = dict(os.environ)
+    if indexes:
+        chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
+        environment[INDEXES_VARIABLE] = chosen
+    if timing_log is not None:
+        environment[TIMING_VARIABLE] = str(timing_log.absolute())
+    return environment
 
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> int:

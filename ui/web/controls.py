@@ -65,9 +65,11 @@ def _ranking(texts: Texts) -> None:
     st.slider(texts.min_score, 0.0, 1.0, step=0.01, key="min_score")
     st.selectbox(
         texts.query_language,
-        (None, *LANGUAGES),
+        LANGUAGES,
+        index=None,
         key="language",
-        format_func=lambda one: NAMES[one] if one else texts.automatic,
+        placeholder=texts.automatic,
+        format_func=NAMES.__getitem__,
     )
 
 
@@ -80,8 +82,8 @@ def _filters_label(texts: Texts) -> str:
 
 def _filters(texts: Texts, facets: Facets) -> None:
     """Choices come with counts. What a URL asks for is a choice too, even if nothing has it."""
-    _choose_many(texts.tags, "tags", facets.tags)
-    _choose_many(texts.folders, "folders", facets.folders)
+    _choose_many(texts, texts.tags, "tags", facets.tags)
+    _choose_many(texts, texts.folders, "folders", facets.folders)
     earliest, latest = st.columns(2)
     for column, label, key in (
         (earliest, texts.taken_from, "taken_from"),
@@ -91,20 +93,22 @@ def _filters(texts: Texts, facets: Facets) -> None:
             label, key=key, value=None, min_value=OLDEST, max_value=date(2100, 1, 1),
             format="YYYY-MM-DD",
         )  # fmt: skip
-    st.selectbox(
-        texts.caption_language,
-        (None, *LANGUAGES),
-        key="caption_language",
-        format_func=lambda one: NAMES[one] if one else texts.anything,
-    )
-    writers = {None: texts.anything, "people": texts.people, "models": texts.models}
-    st.selectbox(
-        texts.written_by, tuple(writers), key="written_by", format_func=writers.__getitem__
-    )
+    for label, key, names in (
+        (texts.caption_language, "caption_language", NAMES),
+        (texts.written_by, "written_by", {"people": texts.people, "models": texts.models}),
+    ):
+        st.selectbox(
+            label,
+            tuple(names),
+            index=None,
+            key=key,
+            placeholder=texts.anything,
+            format_func=names.__getitem__,
+        )
     st.button(texts.reset_filters, on_click=session.reset_filters)
 
 
-def _choose_many(label: str, key: str, facets: Sequence[Facet]) -> None:
+def _choose_many(texts: Texts, label: str, key: str, facets: Sequence[Facet]) -> None:
     counts = {facet.value: facet.pictures for facet in facets}
     options = list(dict.fromkeys([*counts, *st.session_state[key]]))
     if options:
@@ -112,6 +116,7 @@ def _choose_many(label: str, key: str, facets: Sequence[Facet]) -> None:
             label,
             options,
             key=key,
+            placeholder=texts.anything,
             format_func=lambda one: f"{printable(_short(one))} ({counts.get(one, 0)})",
         )
 
@@ -123,11 +128,12 @@ def _short(value: str) -> str:
 
 
 def _history(texts: Texts) -> None:
-    history = st.session_state["history"]
-    if history:
+    current = (st.session_state["text"] or "").strip()
+    earlier = [text for text in st.session_state["history"] if text != current]
+    if earlier:
         st.selectbox(
             texts.recent_searches,
-            history,
+            earlier,
             key="recent",
             index=None,
             placeholder=texts.recent_searches,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
@@ -48,7 +48,7 @@ def _body(view: View) -> None:
     picture, facts = st.columns([5, 3], gap="medium")
     with picture:
         _picture(view, record)
-    with facts:
+    with facts.container(key="facts", gap=None):
         _facts(view, record)
     _neighbours(view, image_id)
 
@@ -94,6 +94,7 @@ def _facts(view: View, record: ImageRecord) -> None:
     if record.taken_at is not None:
         _field(texts.taken, record.taken_at.strftime("%Y-%m-%d %H:%M"))
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
+    st.space("small")
     if st.button(texts.find_similar, on_click=session.search_like, args=(record.id,)):
         st.rerun()
 
@@ -145,4 +146,5 @@ def _strip(view: View, title: str, place: str, scored: Sequence[tuple[str, float
     st.caption(title)
     ids, scores = [one for one, _ in scored], [score for _, score in scored]
     tiles = grid.tiles_of_ids(view.library.collection, ids, view.reader, scores)
-    grid.draw(tiles, view.texts, f"grid_strip_{place}", session.open_picture)
+    bare = [replace(tile, caption="", tags="") for tile in tiles]
+    grid.draw(bare, view.texts, f"grid_strip_{place}", session.open_picture)

@@ -12,7 +12,7 @@ THEME: Mapping[str, str] = {
     "theme.light.secondaryBackgroundColor": "#f1f1ee",
     "theme.light.textColor": "#1d1f1f",
     "theme.light.borderColor": "#dddcd7",
-    "theme.dark.primaryColor": "#7fb8b0",
+    "theme.dark.primaryColor": "#3d8b84",
     "theme.dark.backgroundColor": "#121414",
     "theme.dark.secondaryBackgroundColor": "#1d2020",
     "theme.dark.textColor": "#e6e6e3",
@@ -38,7 +38,7 @@ def buckets() -> Iterable[int]:
 _GRID = """
 [class*="st-key-grid"] { display: flex; flex-flow: row wrap; gap: 14px; --row: 215px }
 [class*="st-key-grid"]::after { content: ""; flex: 1000 0 0 }
-[class*="st-key-strip"] { --row: 110px; gap: 8px }
+[class*="st-key-grid_strip"] { --row: 96px; gap: 8px }
 [class*="st-key-grid"] > div:has(> [class*="st-key-tile"]) {
   min-width: 0; max-width: 100%; width: auto }
 [class*="st-key-tile"] { position: relative; gap: 3px; width: 100% }
@@ -52,13 +52,14 @@ _GRID = """
   border-radius: 8px; background: #8882; display: block }
 [class*="st-key-gone"] { display: grid; place-items: center; opacity: .7 }
 [class*="st-key-tile"] [data-testid="stElementToolbar"] { display: none }
-[class*="st-key-tile"] [data-testid="stText"] {
+[class*="st-key-tile"] [data-testid="stText"] span {
   font-size: .86rem; line-height: 1.35; overflow: hidden; display: -webkit-box;
-  -webkit-box-orient: vertical; -webkit-line-clamp: 2; white-space: normal;
-  overflow-wrap: anywhere }
-[class*="st-key-tile"] [class*="st-key-why"] [data-testid="stText"],
-[class*="st-key-tile"] [class*="st-key-tags"] [data-testid="stText"] {
-  font-size: .76rem; opacity: .68; -webkit-line-clamp: 1; font-variant-numeric: tabular-nums }
+  -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow-wrap: anywhere }
+[class*="st-key-tile"] [class*="st-key-why"] [data-testid="stText"] span,
+[class*="st-key-tile"] [class*="st-key-tags"] [data-testid="stText"] span {
+  font-size: .76rem; opacity: .68; font-variant-numeric: tabular-nums }
+[class*="st-key-tile"] [class*="st-key-tags"] [data-testid="stText"] span {
+  -webkit-line-clamp: 1 }
 /* The button lies over the picture: all of it is clickable, and the tab key gets there. */
 [class*="st-key-tile"] [class*="st-key-open"] { position: absolute; inset: 0 0 auto 0;
   aspect-ratio: var(--ratio); z-index: 1; height: auto }
@@ -79,25 +80,37 @@ _PAGE = """
 .st-key-wordmark [data-testid="stText"] { font-size: 1.25rem; font-weight: 650;
   letter-spacing: -.01em }
 .st-key-search_row [data-testid="stFileUploaderDropzone"] { min-height: 3rem; height: 3rem;
-  padding: 0 6px; justify-content: center; border-style: dashed }
-.st-key-search_row [data-testid="stFileUploaderDropzone"] > :not(:has(button)):not(button) {
-  display: none }
-.st-key-search_row [data-testid="stFileUploaderDropzone"] button { border: 0; width: 100%;
-  background: transparent; font-size: 0; min-height: 2.4rem; gap: .4rem }
-.st-key-search_row [data-testid="stFileUploaderDropzone"] button * { font-size: 0 }
-.st-key-search_row [data-testid="stFileUploaderDropzone"] button [data-testid="stIconMaterial"] {
-  font-size: 1.1rem }
-.st-key-search_row [data-testid="stFileUploaderDropzone"] button::after {
-  content: var(--drop-label); font-size: .92rem; font-weight: 400 }
+  padding: 0 6px; justify-content: center; align-items: center; border-style: dashed }
+/* Empty: one button with our words. Filled: the file and its cross, nothing else. */
+[data-testid="stFileUploaderDropzoneInstructions"] { display: none }
+.st-key-search_row section > span:has(> button) { width: 100%; display: flex }
+.st-key-search_row section > span > button { border: 0; width: 100%; min-height: 2.4rem;
+  background: transparent; justify-content: center }
+.st-key-search_row section > span > button * { flex: none; width: auto }
+.st-key-search_row section > span > button p { font-size: 0 }
+.st-key-search_row section > span > button::after { content: var(--drop-label);
+  font-size: .92rem; font-weight: 400 }
+.st-key-search_row [data-testid="stFileChips"] > button { display: none }
+.st-key-search_row section > div:has([data-testid="stFileChips"]) { width: 100% }
 [class*="st-key-quiet"] [data-testid="stText"], [class*="st-key-quiet"] p {
   opacity: .68; font-size: .85rem }
 [data-testid="stDialog"] [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere }
-.st-key-large img { max-height: 74vh; width: 100%; object-fit: contain; border-radius: 8px;
-  background: #8881 }
+[data-testid="stDialog"] [role="dialog"] h1, [data-testid="stDialog"] [role="dialog"] h2 {
+  font-size: 1.05rem }
+.st-key-large [data-testid="stFullScreenFrame"] > div, .st-key-large [data-testid="stImage"],
+.st-key-large [data-testid="stImageContainer"], .st-key-large [data-testid="stElementContainer"] {
+  width: 100% !important; max-width: none }
+.st-key-large img { max-height: 68vh; width: 100% !important; object-fit: contain;
+  border-radius: 8px; background: #8881 }
+.st-key-facts [data-testid="stCaptionContainer"] { margin-top: .55rem }
+.st-key-facts [data-testid="stText"] { font-size: .95rem }
+.st-key-facts [class*="st-key-quiet"] [data-testid="stText"] { font-size: .8rem }
 @media (max-width: 640px) {
   [class*="st-key-grid"] { gap: 10px; --row: 115px }
-  .st-key-quiet_tagline { display: none }
-  [class*="st-key-strip"] { --row: 84px }
+  div:has(> .st-key-quiet_tagline) { display: none }
+  .st-key-header, .st-key-toolbar { gap: 8px }
+  div:has(> .st-key-wordmark) { flex: 1 1 auto }
+  [class*="st-key-grid_strip"] { --row: 78px }
   [data-testid="stMainBlockContainer"] { padding-top: .9rem }
 }
 """
