@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,8 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         listener,
     )
     assert isinstance(pair.eyes, Eyes)
-    network.blocks[start:] = pair.eyes.blocks
+    for at, block in enumerate(pair.eyes.blocks):
+        network.blocks[start + at] = block
     network.head = pair.eyes.head
     card = {
         **_card(run, train.data, best),
@@ -227,13 +228,3 @@ def _card(run: Run, train: CaptionData, best: Epoch) -> dict[str, Any]:
         },
         "validation_mrr": {k: round(v, 4) for k, v in best.validation.items()},
     }
-
-
-def with_options(run: Run, **changes: Any) -> Run:
-    """A run with some of its training options changed."""
-    return replace(run, options=replace(run.options, **changes))
-
-
-def sources(paths: Sequence[str], pictures: str | None = None) -> tuple[Source, ...]:
-    """Command-line paths as sources; `pictures` is the folder their photos lie in."""
-    return tuple(Source(Path(path), Path(pictures) if pictures else None) for path in paths)

@@ -1,0 +1,249 @@
+"""`capsearch train`: models from your own captions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from capsearch.engine.errors import MissingExtra, TrainingProblem
+from capsearch.ui.commands.options import json_option
+from capsearch.ui.output import print_json, remark
+
+if TYPE_CHECKING:
+    from capsearch.encoders.training.runs import Listener, Run
+    from capsearch.encoders.training.text import Epoch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TEXT_EXAMPLES = """\b
+Examples:
+  capsearch train text --data DIR --name mine
+  capsearch train text --data captions_train2017.json --pictures train2017 --lang en --name coco
+  capsearch train text --data DIR --name mine --resume        after an interruption
+  capsearch index ~/Pictures --model mine --rebuild           use it
+
+DIR holds SPLIT.jsonl.gz and SPLIT-NN.tar; COCO, STAIR and YJ json, COCO-CN and Flickr8k(-CN)
+txt are read too, several --data are merged by photo. Features are computed once for each
+backbone and kept. Ctrl-C keeps the last finished epoch for --resume.
+"""
+
+BACKBONE_EXAMPLES = """\b
+Examples:
+  capsearch train backbone --data DIR --from lite2 --name mine-eyes
+  capsearch train text --data DIR --backbone mine-eyes --name mine
+
+Fine-tunes the upper blocks of an EfficientNet-Lite against the captions. The lower blocks'
+activations are kept on disk: 69 kB a photo for lite2.
+"""
+
+
+def _shared(command: F) -> F:
+    """The options both trainings have."""
+    options = [
+        click.option(
+            "--data",
+            "sources",
+            type=click.Path(exists=True, path_type=Path),
+            multiple=True,
+            required=True,
+            metavar="PATH",
+            help="Captioned photos, a folder or a file; repeatable.",
+        ),
+        click.option(
+            "--pictures",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Where the photos lie, if not beside the captions.",
+        ),
+        click.option("--name", required=True, help="What to call the model."),
+        click.option(
+            "--output",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Where to write it.  [default: your models folder]",
+        ),
+        click.option("--lang", "languages", multiple=True, help="en, zh, ja; all by default."),
+        click.option("--train-split", default="train", show_default=True),
+        click.option("--val-split", default="val", show_default=True),
+        click.option("--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR"),
+        click.option("--batch", type=click.IntRange(2), default=256, show_default=True),
+        click.option("--seed", type=int, default=7, show_default=True),
+        click.option("--min-count", type=click.IntRange(1), default=5, show_default=True),
+        click.option("--limit", type=click.IntRange(2), help="Use only so many training photos."),
+        click.option("--licence", default="not stated", help="Of the captions, for the card."),
+        click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped."),
+        json_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group()
+def command() -> None:
+    """Train models on your own captions."""
+
+
+@command.command(epilog=TEXT_EXAMPLES)
+@_shared
+@click.option("--backbone", metavar="NAME", help="Whose features to train on.")
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--rate", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
+@click.option("--loss", default="infonce", show_default=True, help="infonce or triplet.")
+@click.option(
+    "--inputs",
+    default="bow,word2vec,gru,sentence",
+    show_default=True,
+    help="What the text encoders read.",
+)
+@click.option("--no-mirror", is_flag=True, help="Train on the photos as they are only.")
+def text(
+    backbone: str | None,
+    epochs: int,
+    rate: float,
+    loss: str,
+    inputs: str,
+    no_mirror: bool,
+    as_json: bool,
+    **shared: Any,
+) -> int:
+    """Train text encoders and the image projection together on a backbone's features."""
+    _need_torch()
+    from capsearch.encoders.training import runs
+    from capsearch.encoders.training.text import TrainingOptions
+
+    options = TrainingOptions(
+        config=_config(inputs),
+        loss=loss,
+        epochs=epochs,
+        rate=rate,
+        batch=shared["batch"],
+        seed=shared["seed"],
+    )
+    run = replace(
+        _run(shared), backbone=backbone or runs.DEFAULT_BACKBONE, mirror=not no_mirror,
+        options=options,
+    )  # fmt: skip
+    return _carry_out(runs.train_text, run, as_json)
+
+
+@command.command(epilog=BACKBONE_EXAMPLES)
+@_shared
+@click.option("--from", "start", default="lite2", show_default=True, help="lite0, lite1 or lite2.")
+@click.option("--epochs", type=click.IntRange(1), default=9, show_default=True)
+@click.option(
+    "--warm-epochs",
+    type=click.IntRange(0),
+    default=2,
+    show_default=True,
+    help="Of them, how many train only the rest while the network waits.",
+)
+@click.option("--rate", type=float, default=5e-4, show_default=True, help="Of the heads.")
+@click.option("--eyes-rate", type=float, default=3e-4, show_default=True, help="Of the network.")
+def backbone(
+    start: str,
+    epochs: int,
+    warm_epochs: int,
+    rate: float,
+    eyes_rate: float,
+    as_json: bool,
+    **shared: Any,
+) -> int:
+    """Fine-tune a network's upper blocks against captions."""
+    _need_torch()
+    from capsearch.encoders.training import runs
+    from capsearch.encoders.training.text import TrainingOptions
+
+    options = TrainingOptions(
+        # The GRU adds a third to each step and nothing to the eyes.
+        config=_config("bow,sentence"),
+        epochs=epochs,
+        warm_epochs=warm_epochs,
+        rate=rate,
+        eyes_rate=eyes_rate,
+        batch=shared["batch"],
+        seed=shared["seed"],
+        patience=epochs,
+    )
+    run = replace(_run(shared), backbone=start, options=options)
+    return _carry_out(runs.train_backbone, run, as_json)
+
+
+def _need_torch() -> None:
+    try:
+        import gensim  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra("training", "train") from None
+
+
+def _config(inputs: str) -> Any:
+    from capsearch.encoders.training.network import INPUTS, TextConfig
+
+    chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
+    unknown = [one for one in chosen if one not in INPUTS]
+    if unknown or not chosen:
+        raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
+    return TextConfig(inputs=chosen)  # type: ignore[arg-type]
+
+
+def _run(shared: dict[str, Any]) -> Run:
+    from platformdirs import user_cache_path
+
+    from capsearch.encoders.models import user_models_dir
+    from capsearch.encoders.training.photos import Source
+    from capsearch.encoders.training.runs import Run
+    from capsearch.engine.records import LANGUAGES
+
+    return Run(
+        sources=tuple(Source(path, pictures=shared["pictures"]) for path in shared["sources"]),
+        name=shared["name"],
+        output=shared["output"] or user_models_dir() / shared["name"],
+        languages=shared["languages"] or LANGUAGES,
+        train_split=shared["train_split"],
+        validation_split=shared["val_split"],
+        cache=shared["cache"] or user_cache_path("capsearch") / "features",
+        min_count=shared["min_count"],
+        resume=shared["resume"],
+        limit=shared["limit"],
+        data_licence=shared["licence"],
+    )
+
+
+def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
+    from capsearch.encoders.storage import read_card
+    from capsearch.indexer.decode import pixels
+
+    if (run.output / "model.json").is_file():
+        raise TrainingProblem(f"{run.output} holds a model already; choose another --name")
+    with _told() as listener:
+        folder = train(run, pixels, listener)
+    card = read_card(folder)
+    if as_json:
+        print_json(card)
+    else:
+        sys.stdout.write(f"{folder}\n")
+        remark(f"use it with: capsearch index PATH --model {card['name']} --rebuild")
+    return 0
+
+
+@contextmanager
+def _told() -> Iterator[Listener]:
+    """A bar for the long steps, a line for each epoch, both on stderr."""
+    from capsearch.encoders.training.runs import Listener
+    from capsearch.indexer.pipeline import Progress
+    from capsearch.ui.output_progress import progress_bar
+
+    def line(epoch: Epoch) -> None:
+        scores = "  ".join(f"{name} {value:.3f}" for name, value in epoch.validation.items())
+        mark = "  best" if epoch.best else ""
+        remark(f"epoch {epoch.number}  loss {epoch.loss:.3f}  validation MRR {scores}{mark}")
+
+    with progress_bar() as show:
+        yield Listener(lambda stage, done, of: show(Progress(stage, done, of, None)), line)
