@@ -177,9 +177,7 @@ def test_language_codes_are_cut_to_the_language(given, code):
     assert language_code(given) == code
 
 
-@pytest.mark.parametrize(
-    "stored", [b"0000:00:00 00:00:00", b"yesterday", b"2024:13:45 00:00:00"]
-)
+@pytest.mark.parametrize("stored", [b"0000:00:00 00:00:00", b"yesterday", b"2024:13:45 00:00:00"])
 def test_a_nonsensical_date_is_no_date(stored):
     data = with_exif(Exif={piexif.ExifIFD.DateTimeOriginal: stored})
     with Image.open(BytesIO(data)) as image:

@@ -1,0 +1,150 @@
+"""SQLite behind the contract of a catalog; schema numbers and migrations."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+import pytest
+from store_contracts import A, CatalogContract
+
+from capsearch.engine.errors import IndexProblem, SchemaTooNew
+from capsearch.indexer.catalog import SqliteCatalog, under
+from capsearch.indexer.ledger import Ledger
+from capsearch.indexer.scan import Found
+from capsearch.indexer.schema import MIGRATIONS, SCHEMA, connect
+
+
+class TestSqliteCatalog(CatalogContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path):
+        self.path = tmp_path / "catalog.sqlite"
+        self.opened: list[SqliteCatalog] = []
+        yield
+        for catalog in self.opened:
+            catalog.close()
+
+    def build(self, records, captions, tags):
+        catalog = SqliteCatalog(self.path, write=True)
+        self.opened.append(catalog)
+        ledger = Ledger(catalog)
+        with ledger.transaction():
+            for slot, record in enumerate(records):
+                ledger.put_image(record, slot, (), tags.get(record.id, ()))
+                for path in record.paths:
+                    ledger.put_file(Found(path, 1, record.size_bytes), record.id, ())
+            for image_id, caption in captions:
+                ledger._put_caption(image_id, "", caption)
+            # put_image replaces what files say; what models say is put by others.
+        return catalog
+
+    def number(self, catalog, at):
+        return at + 1
+
+    def test_a_reader_sees_what_a_writer_committed(self):
+        self.full()
+        reader = SqliteCatalog(self.path)
+        assert set(reader.images([A])) == {A}
+        reader.close()
+
+    def test_a_reader_cannot_write(self):
+        self.full()
+        reader = SqliteCatalog(self.path)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader.connection.execute("DELETE FROM images")
+        reader.close()
+
+    def test_several_threads_may_read_at_once(self):
+        catalog, seen = self.full(), []
+        threads = [
+            threading.Thread(target=lambda: seen.append(len(catalog.images([A])))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [1] * 8
+
+    def test_a_caption_that_is_gone_asks_to_search_again(self):
+        with pytest.raises(IndexProblem, match="changed during the search; search again"):
+            self.full().caption(999)
+
+    def test_a_failed_transaction_leaves_nothing(self):
+        catalog = self.full()
+        ledger, before = Ledger(catalog), catalog.revision()
+        with pytest.raises(RuntimeError), ledger.transaction():
+            ledger.remove_files(["/p/a.jpg"])
+            raise RuntimeError
+        assert len(catalog.images([A])[A].paths) == 2
+        assert catalog.revision() == before
+
+    def test_only_changes_move_the_revision_on(self):
+        catalog = self.full()
+        ledger, before = Ledger(catalog), catalog.revision()
+        with ledger.transaction():
+            ledger.remove_files(["/nowhere.jpg"])
+        assert catalog.revision() == before
+        with ledger.transaction():
+            ledger.remove_files(["/p/a.jpg"])
+        assert catalog.revision() == before + 1
+
+    def test_a_picture_without_files_is_not_shown_and_goes_with_its_captions(self):
+        catalog = self.full()
+        ledger = Ledger(catalog)
+        with ledger.transaction():
+            ledger.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
+        assert catalog.images([A]) == {}
+        with ledger.transaction():
+            ledger.remove_orphans()
+        assert catalog.rows("SELECT count(*) FROM captions WHERE image_id = ?", (A,)) == [(0,)]
+        assert catalog.rows("SELECT count(*) FROM tags WHERE image_id = ?", (A,)) == [(0,)]
+
+
+def test_a_file_of_an_unknown_picture_is_refused_by_the_database(tmp_path):
+    ledger = Ledger(SqliteCatalog(tmp_path / "catalog.sqlite", write=True))
+    with pytest.raises(sqlite3.IntegrityError), ledger.transaction():
+        ledger.put_file(Found("/p/x.jpg", 1, 1), "unknown", ())
+
+
+def test_a_new_catalog_has_the_newest_schema_and_says_how_it_came_to_it(tmp_path):
+    connection = connect(tmp_path / "catalog.sqlite", write=True)
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    applied = connection.execute("SELECT number, name FROM migrations").fetchall()
+    assert applied == [(at, name) for at, (name, _) in enumerate(MIGRATIONS, start=1)]
+
+
+def test_a_catalog_is_migrated_once(tmp_path, monkeypatch):
+    connect(tmp_path / "catalog.sqlite", write=True).close()
+    more = (*MIGRATIONS, ("a column more", "ALTER TABLE tags ADD COLUMN note TEXT;"))
+    monkeypatch.setattr("capsearch.indexer.schema.MIGRATIONS", more)
+    monkeypatch.setattr("capsearch.indexer.schema.SCHEMA", len(more))
+    for _ in range(2):
+        connection = connect(tmp_path / "catalog.sqlite", write=True)
+        names = connection.execute("SELECT name FROM migrations ORDER BY number").fetchall()
+        assert names[-1] == ("a column more",)
+        connection.execute("SELECT note FROM tags")
+        connection.close()
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_newer_schema_is_refused_politely(tmp_path, write):
+    path = tmp_path / "catalog.sqlite"
+    connection = connect(path, write=True)
+    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    connection.close()
+    with pytest.raises(SchemaTooNew, match=f"schema {SCHEMA + 1}, this .* up to {SCHEMA}; upgrade"):
+        connect(path, write)
+
+
+def test_a_file_that_is_no_database_is_an_index_problem(tmp_path):
+    (tmp_path / "catalog.sqlite").write_bytes(b"no database " * 100)
+    with pytest.raises(IndexProblem, match="cannot be opened"):
+        connect(tmp_path / "catalog.sqlite", write=True)
+
+
+def test_the_range_under_a_folder_ends_before_its_siblings():
+    low, high = under("/a/b")
+    assert low <= "/a/b/c.jpg" < high
+    assert not low <= "/a/b.jpg" < high
+    assert not low <= "/a/bc/d.jpg" < high
