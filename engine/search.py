@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -92,16 +92,24 @@ class SearchEngine:
         visual = encoded.visual[0]
         if picture is not None:
             visual = _unit(query.image_weight * picture + (1 - query.image_weight) * visual)
-        weight = query.weight
+        weight, mode = query.weight, query.mode
+        if mode == "clm" and not len(self.captions):
+            mode = "cm"  # nothing to fuse with: the scores stay those of CM
         return _Understood(
             visual=visual,
             caption=encoded.caption[0],
             language=language,
-            mode=query.mode,
+            mode=mode,
             weight=self.text_encoder.clm_weight(language) if weight is None else weight,
             floor=self.text_encoder.cl_floor(language),
-            warnings=_warnings(encoded, language, query.text),
+            warnings=tuple(self._warnings(encoded, language, query)),
         )
+
+    def _warnings(self, encoded: EncodedText, language: str, query: Query) -> Iterator[str]:
+        if not encoded.known[0]:
+            yield f"the {language} model knows nothing in {query.text!r}; the order means little"
+        if query.mode == "cl" and not len(self.captions):
+            yield "no picture here has a caption; use mode cm, or index some captions"
 
     def _picture(self, query: Query) -> Vectors | None:
         if query.image is not None:
@@ -182,12 +190,6 @@ def _one_sided(matches: Sequence[Match], mode: Mode) -> tuple[Fused, ...]:
         )
         for match in matches
     )
-
-
-def _warnings(encoded: EncodedText, language: str, text: str) -> tuple[str, ...]:
-    if encoded.known[0]:
-        return ()
-    return (f"the {language} model knows nothing in {text!r}; the order below means little",)
 
 
 def _unit(vector: Vectors) -> Vectors:

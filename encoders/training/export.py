@@ -17,8 +17,6 @@ from capsearch.encoders.training.network import WordsBranch
 from capsearch.encoders.training.text import Pair
 from capsearch.engine.errors import TrainingProblem
 
-_TABLES = frozenset({"bow", "words"})
-
 
 def export_text(
     pair: Pair, vocabularies: Mapping[str, Vocabulary], folder: Path, card: Mapping[str, Any]
@@ -35,11 +33,11 @@ def export_text(
         "out_W": _array(pair.text.out.weight),
         "out_b": _array(pair.text.out.bias),
     }
-    storage.save_arrays(folder / "shared.safetensors", shared, frozenset())
+    storage.save_arrays(folder / "shared.safetensors", shared)
     for language, vocabulary in vocabularies.items():
         branch = pair.text.branches[language]
         assert isinstance(branch, WordsBranch)
-        storage.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch), _TABLES)
+        storage.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
         _write_vocabulary(folder / f"{language}.json", vocabulary)
     based_on = (str(card["backbone_digest"]), str(card["sentence"]))
     digest = storage.digest(folder, *based_on)

@@ -115,9 +115,7 @@ def test_a_stated_language_overrides_the_script():
 
 def test_words_nobody_knows_are_searched_with_a_warning():
     result = build().search(Query("zyzzyva"))
-    assert result.warnings == (
-        "the en model knows nothing in 'zyzzyva'; the order below means little",
-    )
+    assert result.warnings == ("the en model knows nothing in 'zyzzyva'; the order means little",)
     assert build().search(Query("red zyzzyva")).warnings == ()
 
 
@@ -227,3 +225,16 @@ def test_a_query_that_cannot_be_answered_says_why(query: Query, message: str):
 def test_a_language_no_model_reads_names_those_that_are_read():
     with pytest.raises(UnknownLanguage, match="no model reads 'fr'; choose one of en, zh, ja"):
         build().search(Query("rouge", language="fr"))
+
+
+def test_without_any_caption_clm_is_cm_with_its_scores():
+    captionless = build(captions=())
+    fused, plain = (captionless.search(Query("red", mode=mode)) for mode in ("clm", "cm"))
+    assert fused == plain
+    assert fused.weight is None
+
+
+def test_cl_without_any_caption_says_so():
+    result = build(captions=()).search(Query("red", mode="cl"))
+    assert result.hits == ()
+    assert "no picture here has a caption" in result.warnings[0]
