@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from capsearch.benchmarks.protocols import Protocol, every_caption, protocol_of
+from capsearch.benchmarks.protocols import Protocol, protocol_of
 from capsearch.encoders.models import Model
 from capsearch.encoders.training.data import CaptionData
 from capsearch.encoders.training.features import FeatureCache, Report, load_features
@@ -87,15 +87,17 @@ class Sentences:
     caption: Vectors  # (M, C)
     owner: Labels  # (M,)
 
+    def at(self, rows: Labels) -> Sentences:
+        """The sentences in these rows only."""
+        return Sentences(self.visual[rows], self.caption[rows], self.owner[rows])
+
     def of(self, photos: Labels) -> Sentences:
         """The sentences of these photos only."""
-        chosen = np.isin(self.owner, photos)
-        return Sentences(self.visual[chosen], self.caption[chosen], self.owner[chosen])
+        return self.at(np.flatnonzero(np.isin(self.owner, photos)))
 
     def first_each(self) -> Sentences:
         """The first sentence of each photo."""
-        _, chosen = np.unique(self.owner, return_index=True)
-        return Sentences(self.visual[chosen], self.caption[chosen], self.owner[chosen])
+        return self.at(np.unique(self.owner, return_index=True)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +131,12 @@ def encode_split(
             f"{name} has captions in {', '.join(kept.languages) or 'no language'}, "
             f"the model reads {', '.join(model.text.languages)}"
         )
-    asked = {one: _sentences(model.text, kept, one, protocol_of(name)) for one in languages}
-    told = {one: _sentences(model.text, kept, one, every_caption) for one in languages}
+    told = {one: _sentences(model.text, kept, one) for one in languages}
+    asking = {one: _query_rows(kept, one, protocol_of(name)) for one in languages}
     return EncodedSplit(
         name=name,
         images=model.image.project(features),
-        queries={one: found for one, found in asked.items() if len(found.owner)},
+        queries={one: told[one].at(rows) for one, rows in asking.items() if len(rows)},
         descriptions=told,
     )
 
@@ -151,8 +153,8 @@ def tune_clm(
 ) -> Mapping[str, float]:
     """The CLM weight of each query language with the best mean MRR over the other languages.
 
-    Searched on the photos that have captions in both. Languages that share no photo with
-    any other are left out.
+    Asked with the sentences of photos that have captions in both, among all photos described
+    in the other. Languages that share no photo with any other are left out.
     """
     encoded = encode_split(model, data.split(split), cache)
     trials = {
@@ -226,23 +228,32 @@ def _both_ways(run: Run, scores: Scores, queries: Labels, items: Labels) -> Iter
         )
 
 
-def _sentences(
-    encoder: TextEncoder, data: CaptionData, language: str, protocol: Protocol
-) -> Sentences:
+def _sentences(encoder: TextEncoder, data: CaptionData, language: str) -> Sentences:
+    """Every caption in a language."""
     found = [
         (row, caption.text)
         for row, photo in enumerate(data.photos)
-        for caption in protocol(photo, language)
+        for caption in photo.captions.get(language, ())
     ]
     encoded = _encode(encoder, [text for _, text in found], language)
     owner = np.array([row for row, _ in found], np.int64)
     return Sentences(encoded.visual, encoded.caption, owner)
 
 
+def _query_rows(data: CaptionData, language: str, protocol: Protocol) -> Labels:
+    """Which of `_sentences` the protocol asks with."""
+    asked = [
+        caption in protocol(photo, language)
+        for photo in data.photos
+        for caption in photo.captions.get(language, ())
+    ]
+    return np.flatnonzero(asked)
+
+
 def _encode(encoder: TextEncoder, texts: Sequence[str], language: str) -> EncodedText:
     parts = [
         encoder.encode(texts[at : at + TEXT_BATCH], language)
-        for at in range(0, max(len(texts), 1), TEXT_BATCH)
+        for at in range(0, len(texts), TEXT_BATCH)
     ]
     return EncodedText(
         visual=np.concatenate([part.visual for part in parts]),
