@@ -1,0 +1,190 @@
+"""An index directory: opening, locking, models, statistics, manifest."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capsearch.encoders import models
+from capsearch.engine.errors import (
+    IndexBusy,
+    IndexEmpty,
+    IndexMissing,
+    ModelMismatch,
+    SchemaTooNew,
+)
+from capsearch.engine.records import Query
+from capsearch.indexer import nearest
+from capsearch.indexer.collection import Collection, default_index_path
+from capsearch.indexer.pipeline import index
+from capsearch.indexer.schema import SCHEMA
+
+
+@pytest.fixture
+def where(tmp_path, photos, fake_model) -> Path:
+    path = tmp_path / "index"
+    with Collection.create(path, fake_model) as collection:
+        index(collection, [photos])
+    return path
+
+
+def test_a_reader_finds_what_a_writer_indexed(where, fake_model):
+    with Collection.open(where, fake_model) as collection:
+        assert len(collection.engine().search(Query("red")).hits) == 4
+
+
+def test_a_missing_index_says_how_to_make_one(tmp_path, fake_model):
+    with pytest.raises(IndexMissing, match="make one with `capsearch index FOLDER`"):
+        Collection.open(tmp_path / "nowhere", fake_model)
+
+
+def test_a_catalog_that_was_never_finished_is_no_index(tmp_path, fake_model):
+    sqlite3.connect(tmp_path / "catalog.sqlite").close()
+    with pytest.raises(IndexMissing):
+        Collection.open(tmp_path, fake_model)
+
+
+def test_an_empty_index_says_how_to_fill_it(tmp_path, fake_model):
+    with (
+        Collection.create(tmp_path / "index", fake_model) as collection,
+        pytest.raises(IndexEmpty, match="holds no pictures; add some with"),
+    ):
+        collection.engine()
+
+
+def test_a_newer_schema_is_refused_and_the_lock_is_free_again(where, fake_model):
+    connection = sqlite3.connect(where / "catalog.sqlite")
+    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    connection.close()
+    for _ in range(2):
+        with pytest.raises(SchemaTooNew):
+            Collection.create(where, fake_model)
+        with pytest.raises(SchemaTooNew):
+            Collection.open(where, fake_model)
+
+
+def test_one_process_writes_at_a_time_and_others_may_read(where, fake_model):
+    with Collection.create(where, fake_model):
+        with pytest.raises(IndexBusy, match="another capsearch is writing"):
+            Collection.create(where, fake_model)
+        with Collection.open(where, fake_model) as reader:
+            assert reader.stats().images == 4
+    Collection.create(where, fake_model).close()
+
+
+def test_another_model_is_refused_with_both_names_and_the_way_out(where, make_model):
+    with pytest.raises(ModelMismatch) as caught:
+        Collection.open(where, make_model(turn=3))
+    message = str(caught.value)
+    assert "was built with fake@" in message and "this is fake-3@" in message
+    assert "`capsearch index --model fake-3 --rebuild` (photos are not opened again)" in message
+
+
+def test_another_backbone_says_that_every_photo_is_read(where, make_model):
+    with pytest.raises(ModelMismatch, match="every photo is read"):
+        Collection.open(where, make_model(backbone="other"))
+
+
+def test_without_a_model_the_one_the_index_names_is_loaded(where, fake_model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        models, "load", lambda name=None: asked.append(name) or fake_model, raising=False
+    )
+    Collection.open(where).close()
+    Collection.create(where).close()
+    Collection.create(where.with_name("new")).close()
+    assert asked == ["fake", "fake", None]
+
+
+def test_the_manifest_tells_people_what_the_catalog_knows(where):
+    manifest = json.loads((where / "manifest.json").read_text())
+    assert manifest["schema"] == SCHEMA
+    assert manifest["model"] == {"name": "fake", "digest": "digest-of-toy-0"}
+    assert manifest["backbone"] == {"name": "toy", "digest": "digest-of-toy"}
+    assert manifest["dimensions"] == {"feature": 9, "image": 8, "caption": 16}
+    assert manifest["created_at"] <= manifest["updated_at"]
+
+
+def test_a_lost_manifest_is_written_again(where, fake_model):
+    (where / "manifest.json").unlink()
+    Collection.create(where, fake_model).close()
+    assert (where / "manifest.json").is_file()
+
+
+def test_statistics_count_everything(where, photos, fake_model):
+    (photos / "red.txt").write_text("a red car\n一只猫\n一只狗", encoding="utf-8")
+    with Collection.create(where, fake_model) as collection:
+        index(collection, [])
+        stats = collection.stats()
+    assert (stats.images, stats.files, stats.captions, stats.tags, stats.skipped) == (4, 4, 3, 0, 0)
+    assert stats.captions_by_language == {"zh": 2, "en": 1}
+    assert stats.captions_by_source == {"sidecar": 3}
+    assert stats.roots == (str(photos),)
+    assert (stats.model, stats.backbone, stats.schema) == ("fake", "toy", SCHEMA)
+    assert stats.bytes_on_disk["features"] == 4 * 9 * 2
+    assert stats.bytes_on_disk["vectors"] == 4 * 8 * 4
+    assert stats.bytes_on_disk["captions"] == 3 * 16 * 2
+    assert stats.bytes_on_disk["catalog"] > 0
+
+
+def test_an_open_reader_sees_new_pictures(where, photos, fake_model, picture):
+    with Collection.open(where, fake_model) as reader:
+        assert len(reader.engine().search(Query("white")).hits) == 4
+        picture(photos / "white.png", "white")
+        with Collection.create(where, fake_model) as writer:
+            index(writer, [])
+        assert len(reader.engine().search(Query("white")).hits) == 5
+
+
+def test_an_uncommitted_tail_is_invisible_and_cut_off_by_the_next_writer(where, fake_model):
+    vectors = where / "vectors-1.f32"
+    size = vectors.stat().st_size
+    with vectors.open("ab") as file:
+        file.write(np.full(8, 9, np.float32).tobytes())
+    with Collection.open(where, fake_model) as reader:
+        assert max(hit.score for hit in reader.engine().search(Query("red")).hits) <= 1
+    Collection.create(where, fake_model).close()
+    assert vectors.stat().st_size == size
+
+
+def test_a_large_index_keeps_its_graph_and_searches_the_same(
+    where, photos, fake_model, monkeypatch
+):
+    with Collection.open(where, fake_model) as reader:
+        before = reader.engine().search(Query("red"))
+    monkeypatch.setattr(nearest, "FLAT_LIMIT", 2)
+    with Collection.create(where, fake_model) as writer:
+        index(writer, [])
+    assert (where / "vectors.faiss").is_file()
+    with Collection.open(where, fake_model) as reader:
+        assert isinstance(reader.index_of("vectors")._given, nearest.Hnsw)
+        assert reader.engine().search(Query("red")).hits == before.hits
+    (where / "vectors.faiss").write_bytes(b"something else")
+    with Collection.open(where, fake_model) as reader:
+        assert reader.index_of("vectors")._given is None
+        assert reader.engine().search(Query("red")).hits == before.hits
+
+
+def test_a_graph_that_is_up_to_date_is_not_written_again(where, fake_model, monkeypatch):
+    monkeypatch.setattr(nearest, "FLAT_LIMIT", 2)
+    with Collection.create(where, fake_model) as writer:
+        index(writer, [])
+        monkeypatch.setattr(nearest, "save", lambda *_: pytest.fail("written again"))
+        index(writer, [])
+
+
+def test_the_default_index_can_be_moved_by_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("CAPSEARCH_INDEX", str(tmp_path))
+    assert default_index_path() == tmp_path
+    monkeypatch.delenv("CAPSEARCH_INDEX")
+    assert default_index_path().parts[-2:] == ("capsearch", "default")
+
+
+def test_an_index_on_a_read_only_disk_can_be_searched(where, fake_model, monkeypatch):
+    monkeypatch.setattr("capsearch.indexer.schema.os.access", lambda *_: False)
+    with Collection.open(where, fake_model) as reader:
+        assert len(reader.engine().search(Query("red")).hits) == 4

@@ -1,0 +1,86 @@
+"""Thumbnails: made once, upright, by id, and for nothing that is not in the catalog."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from capsearch.engine.errors import InvalidImage
+from capsearch.indexer.collection import Collection
+from capsearch.indexer.pipeline import index
+from capsearch.indexer.thumbnails import thumbnail
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "p"
+    root.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn right to see it upright
+    Image.new("RGB", (600, 300), (255, 0, 0)).save(root / "turned.jpg", exif=exif)
+    return root
+
+
+@pytest.fixture
+def collection(tmp_path, fake_model, folder):
+    with Collection.create(tmp_path / "index", fake_model) as opened:
+        index(opened, [folder])
+        yield opened
+
+
+@pytest.fixture
+def image_id(collection) -> str:
+    [[found]] = collection.catalog.rows("SELECT id FROM images")
+    return found
+
+
+def test_a_thumbnail_fits_its_edge_and_stands_upright(collection, image_id):
+    with Image.open(thumbnail(collection, image_id, 100)) as small:
+        assert small.size == (50, 100)
+
+
+def test_it_lies_inside_the_index_and_is_made_once(collection, image_id, monkeypatch):
+    path = thumbnail(collection, image_id)
+    assert path.is_relative_to(collection.path / "thumbnails")
+    monkeypatch.setattr("capsearch.indexer.thumbnails._make", lambda *_: pytest.fail("made again"))
+    assert thumbnail(collection, image_id) == path
+
+
+def test_sizes_are_kept_apart(collection, image_id):
+    assert thumbnail(collection, image_id, 64) != thumbnail(collection, image_id, 128)
+
+
+def test_a_small_picture_is_not_enlarged(collection, folder, picture):
+    picture(folder / "small.png", "blue", size=16)
+    index(collection, [folder])
+    [[small_id]] = collection.catalog.rows("SELECT id FROM images WHERE width = 16")
+    with Image.open(thumbnail(collection, small_id)) as small:
+        assert small.size == (16, 16)
+
+
+@pytest.mark.parametrize("stranger", ["f" * 32, "../../etc/passwd", ""])
+def test_ids_that_are_not_in_the_catalog_are_refused(collection, stranger):
+    with pytest.raises(InvalidImage, match="no picture with id"):
+        thumbnail(collection, stranger)
+
+
+@pytest.mark.parametrize("edge", [0, -5, 100_000])
+def test_absurd_sizes_are_refused(collection, image_id, edge):
+    with pytest.raises(ValueError, match="between 16 and 4096"):
+        thumbnail(collection, image_id, edge)
+
+
+def test_a_picture_whose_file_is_gone_says_so_and_leaves_nothing_behind(
+    collection, image_id, folder
+):
+    (folder / "turned.jpg").unlink()
+    with pytest.raises(InvalidImage, match=r"turned\.jpg: .*No such file"):
+        thumbnail(collection, image_id)
+    assert [path for path in (collection.path / "thumbnails").rglob("*") if path.is_file()] == []
+
+
+def test_a_copy_serves_when_the_first_file_is_gone(collection, image_id, folder):
+    (folder / "zz.jpg").write_bytes((folder / "turned.jpg").read_bytes())
+    index(collection, [folder])
+    (folder / "turned.jpg").unlink()
+    assert thumbnail(collection, image_id).is_file()
