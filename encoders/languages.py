@@ -9,61 +9,82 @@ from functools import cache
 _KANA = re.compile(r"[\u3040-\u30ff\u31f0-\u31ff]")
 _HAN = re.compile(r"[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _SPACE = re.compile(r"\s+")
+_BLANK = ("Cc", "Cs", "Zl", "Zp")  # Cs: half a character, as in undecodable file names
 
-# Han characters that only Japanese writes: forms simplified in Japan alone, and characters
-# made there. What Simplified or Traditional Chinese shares is left out.
-_JAPANESE_ONLY = frozenset(
-    "々〆亜悪圧囲壱隠栄営鋭駅悦円縁応殴桜奥横仮価画絵壊懐概拡覚楽勧巻歓観気帰亀偽戯犠"
-    "拠挙峡挟暁駆勲恵掲渓経継茎蛍軽鶏芸撃欠倹剣圏検権県険顕験厳広効恒黄鉱剤砕済斎剤冊雑桟"
-    "惨賛残糸歯児辞湿実舎釈収従渋獣縦粛処緒諸叙奨将焼称証乗剰壌嬢条浄状畳縄譲醸嘱触"
-    "寝慎真神尽図粋酔穂随髄枢数瀬斉摂窃専戦浅潜繊薦践銭遷選禅僧層巣総騒増憎臓蔵贈続"
-    "堕対帯滞沢択滝単団弾遅昼鋳庁聴脳鎮塚逓鉄転点伝徳読届弐悩脳覇拝廃売麦発髪抜晩浜"
-    "頻敏瓶払仏並餅変辺弁歩舗穂豊仏翻毎満黙弥薬訳予余与誉揺様謡来頼覧欄竜両猟緑隣涙塁"
-    "励礼隷霊齢暦歴恋練錬炉労廊朗楼録込畑働峠辻枠栃匂凪雫麿喰畠笹榊噺鰯鱈俣躾腺膵"
+# Words that no Chinese sentence contains, though Chinese has the characters. 料理, 男性, 電車,
+# 野菜 or 新幹線 are Chinese words too, so they are not here.
+_JAPANESE_WORDS = re.compile(
+    "(?<!打)野球(?![帝王])|(?<![電孩親種弟])子供(?![應給奉養])|飛行機(?![器械組構動會翼員])"
+    "|(?<![全一各內内])部屋(?![子頂])|自動車(?![庫輛廂床])|食卓(?!越)|洗面所(?![用需有])"
+    "|交差点|腕時計|時計台|砂浜|横浜|弁当|芝生|滑走路|駐車場|一軒家"
+    "|(?:家族|航空|記念|集合)写真|写真(?:家|立)"
 )
-# Han-only words that mark a sentence as Japanese though Chinese could write the characters.
-_JAPANESE_WORDS = (
-    "写真", "野球", "子供", "電車", "時計", "台所", "風船", "飛行機", "自動車", "新幹線",
-    "男性", "洗面所", "食卓", "料理", "信号機", "交差点", "女の子", "人々", "大勢", "野菜",
-)  # fmt: skip
+# Words that are Japanese when they stand alone, but may be a part of Chinese ones (麵包丁).
+_JAPANESE_ALONE = frozenset(
+    ("写真", "時計", "台所", "風船", "果物", "荷物", "屋根", "包丁", "試合", "朝食", "夕食", "夕日")
+)
+# Forms that Chinese in Hong Kong or by hand has beside those of Big5 and GB 2312.
+_CHINESE_VARIANTS = frozenset("〇着脱税悦温没内床峰衞擡痩値躱廻菓")
+# What Chinese sentences have and Japanese compounds of Han characters hardly do.
+_CHINESE_GRAMMAR = frozenset("的了着著是在與和跟只個个們他她它把被很沒没这那")
 
 
 def normalise(text: str) -> str:
     """NFKC, no control or zero-width characters, single spaces. The script stays as written."""
-    folded = unicodedata.normalize("NFKC", text)
-    visible = "".join(" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in folded)
+    visible = (" " if unicodedata.category(c) in _BLANK else c for c in text)
+    # Zero-width characters go first: what stood on both sides of one may compose.
     kept = "".join(c for c in visible if unicodedata.category(c) != "Cf")
-    return _SPACE.sub(" ", kept).strip()
+    return _SPACE.sub(" ", unicodedata.normalize("NFKC", kept)).strip()
 
 
 def detect(text: str) -> str:
     """The language a text is taken for: kana is ja, Han alone zh, everything else en.
 
-    Statistical detectors call short Chinese Korean, so the script decides; Han-only text
-    counts as Japanese when it holds a character or a word that only Japanese uses.
+    Statistical detectors call short Chinese Korean, so the script decides. Han alone counts as
+    Japanese only where Chinese would not write it so: Chinese readers come first.
     """
     text = unicodedata.normalize("NFKC", text)
     if _KANA.search(text):
         return "ja"
-    if not _HAN.search(text):
+    han = frozenset(_HAN.findall(text))
+    if not han:
         return "en"
-    if _japanese_only() & set(text) or any(word in text for word in _JAPANESE_WORDS):
-        return "ja"
-    return "zh"
+    return "ja" if _japanese(text, han) else "zh"
+
+
+def _japanese(text: str, han: frozenset[str]) -> bool:
+    """Whether text without kana is Japanese, by what the national character sets hold."""
+    if not all(_in("shift_jis", c) for c in han):
+        return False
+    if any(_only_japanese(c) for c in han) or _JAPANESE_WORDS.search(text):
+        return True
+    if any(part in _JAPANESE_ALONE for part in text.split()):
+        return True
+    # 信号機: a form of Simplified beside one of Traditional, which no Chinese script mixes.
+    mixed = any(map(_only_simplified, han)) and any(map(_only_traditional, han))
+    return mixed and not han & _CHINESE_GRAMMAR
+
+
+def _only_japanese(c: str) -> bool:
+    """駅, 転, 桜: in Japan's standard, in neither of China's, and no variant that OpenCC knows."""
+    chinese = _in("gb2312", c) or _in("big5", c) or simplify(c) != c or c in _CHINESE_VARIANTS
+    return c == "々" or (not chinese and _in("shift_jis", c))
+
+
+def _only_simplified(c: str) -> bool:
+    return _in("gb2312", c) and not _in("big5", c) and c not in _CHINESE_VARIANTS
+
+
+def _only_traditional(c: str) -> bool:
+    return _in("big5", c) and not _in("gb2312", c)
 
 
 @cache
-def _japanese_only() -> frozenset[str]:
-    """_JAPANESE_ONLY less every character that Chinese text uses in either script."""
-    return frozenset(c for c in _JAPANESE_ONLY if simplify(c) == c) - _chinese_characters()
-
-
-@cache
-def _chinese_characters() -> frozenset[str]:
-    from importlib.resources import files
-
-    table = files("opencc").joinpath("dictionary/STCharacters.txt").read_text(encoding="utf-8")
-    return frozenset(c for line in table.splitlines() for c in line if _HAN.match(c))
+def _in(charset: str, c: str) -> bool:
+    try:
+        return bool(c.encode(charset))
+    except UnicodeEncodeError:
+        return False
 
 
 def simplify(text: str) -> str:
