@@ -79,7 +79,7 @@ def _picture(view: View, record: ImageRecord) -> None:
         if file is None:
             st.text(view.texts.unreadable)
         else:
-            st.image(str(file))
+            st.image(str(file), width="stretch")
 
 
 def _facts(view: View, record: ImageRecord) -> None:

@@ -110,7 +110,7 @@ def _draw_tile(tile: Tile, texts: Texts, place: str, on_open: Callable[[str], No
         if tile.file is None:
             st.container(key=f"gone_{name}").text(texts.unreadable)
         else:
-            st.image(str(tile.file))
+            st.image(str(tile.file), width="stretch")
         st.button(
             texts.open_picture.format(rank=tile.rank),
             key=f"open_{name}",

@@ -44,9 +44,11 @@ _GRID = """
 [class*="st-key-tile"] { position: relative; gap: 3px; width: 100% }
 [class*="st-key-tile"] [data-testid="stElementContainer"],
 [class*="st-key-tile"] [data-testid="stText"] { width: 100%; min-width: 0 }
-[class*="st-key-tile"] [data-testid="stImage"],
-[class*="st-key-tile"] [data-testid="stImageContainer"],
-[class*="st-key-tile"] [data-testid="stFullScreenFrame"] { width: 100% !important; margin: 0 }
+[class*="st-key-tile"] > [data-testid="stElementContainer"]:first-child {
+  aspect-ratio: var(--ratio); overflow: hidden }
+[class*="st-key-tile"] [data-testid="stFullScreenFrame"],
+[class*="st-key-tile"] div:has(> [data-testid="stImage"]), [class*="st-key-tile"] .stImage,
+[class*="st-key-tile"] [data-testid="stImageContainer"] { width: 100% !important; margin: 0 }
 [class*="st-key-tile"] img, [class*="st-key-gone"] {
   width: 100% !important; max-width: none; aspect-ratio: var(--ratio); object-fit: cover;
   border-radius: 8px; background: #8882; display: block }
@@ -75,6 +77,8 @@ _PAGE = """
 [data-testid="stMainBlockContainer"] { padding: 1.6rem clamp(12px, 3vw, 44px) 4rem;
   max-width: 1680px }
 [data-testid="stHeader"] { background: transparent; height: 0; min-height: 0 }
+.st-key-search_row [data-testid="stColumn"] > div { min-height: 3rem }
+[data-testid="stElementContainer"]:has(style) { display: none }
 .st-key-search_row [data-testid="stTextInputRootElement"] { height: 3rem; font-size: 1.1rem }
 .st-key-search_row input { font-size: 1.1rem }
 .st-key-wordmark [data-testid="stText"] { font-size: 1.25rem; font-weight: 650;
@@ -97,9 +101,6 @@ _PAGE = """
 [data-testid="stDialog"] [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere }
 [data-testid="stDialog"] [role="dialog"] h1, [data-testid="stDialog"] [role="dialog"] h2 {
   font-size: 1.05rem }
-.st-key-large [data-testid="stFullScreenFrame"] > div, .st-key-large [data-testid="stImage"],
-.st-key-large [data-testid="stImageContainer"], .st-key-large [data-testid="stElementContainer"] {
-  width: 100% !important; max-width: none }
 .st-key-large img { max-height: 68vh; width: 100% !important; object-fit: contain;
   border-radius: 8px; background: #8881 }
 .st-key-facts [data-testid="stCaptionContainer"] { margin-top: .55rem }

@@ -1,0 +1,89 @@
+"""The real Streamlit server on a free port of this machine, and the real chromium to look at it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from playwright.sync_api import Browser, sync_playwright
+
+from capsearch.ui.commands import ui
+
+TOY_PAGE = Path(__file__).parent / "toy_page.py"
+START_S = 120  # generous: the machine may be training a model meanwhile
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def chromium() -> str | None:
+    """Where chromium is: $CHROMIUM, or on the path."""
+    return (
+        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    )
+
+
+@contextmanager
+def serving(
+    indexes: Sequence[Path], page: Path | None = None, timing_log: Path | None = None
+) -> Iterator[str]:
+    """`capsearch ui` for some indexes, with another page if given; yields its address."""
+    port = _free_port()
+    arguments = ui._arguments("127.0.0.1", port, no_browser=True)
+    if page is not None:
+        arguments[arguments.index("run") + 1] = str(page)
+    server = subprocess.Popen(
+        arguments,
+        env=ui._environment(tuple(indexes), timing_log),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait(f"http://127.0.0.1:{port}/_stcore/health", server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """Headless chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"the page's server ended with {server.returncode}")
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    raise TimeoutError(f"{url} did not answer within {START_S} s")
