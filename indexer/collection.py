@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -26,10 +24,11 @@ from capsearch.indexer.arrays import Array, remove_strangers
 from capsearch.indexer.catalog import SqliteCatalog
 from capsearch.indexer.ledger import Ledger
 from capsearch.indexer.manifest import Identity
-from capsearch.indexer.schema import SCHEMA
+from capsearch.indexer.stats import THUMBNAILS, CollectionStats, measure
 from capsearch.indexer.vectors import FaissIndex
 
-CATALOG, LOCK, THUMBNAILS = "catalog.sqlite", "writer.lock", "thumbnails"
+CATALOG, LOCK = "catalog.sqlite", "writer.lock"
+__all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path"]
 # name -> (dtype, the dimension it has); caption vectors are many and only ever ranked.
 ARRAYS = {
     "features": ("<f2", "feature_dimension"),
@@ -42,28 +41,6 @@ _OWNERS = {
     "captions": "SELECT slot, image_id, id FROM captions WHERE slot IS NOT NULL "
     "AND EXISTS (SELECT 1 FROM files WHERE files.image_id = captions.image_id) ORDER BY slot",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionStats:
-    """What an index holds and how large it is."""
-
-    images: int
-    files: int
-    captions: int
-    captions_by_language: Mapping[str, int]
-    captions_by_source: Mapping[str, int]
-    tags: int
-    skipped: int
-    roots: tuple[str, ...]
-    bytes_on_disk: Mapping[str, int]
-    model: str
-    model_digest: str
-    backbone: str
-    backbone_digest: str
-    schema: int
-    created_at: str
-    updated_at: str
 
 
 class Collection:
@@ -114,13 +91,21 @@ class Collection:
                 f"another capsearch is writing to {path}; wait until it is done, or stop it"
             ) from None
         try:
-            catalog = SqliteCatalog(path / CATALOG, write=True)
+            return cls._writer(path, model, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _writer(cls, path: Path, model: Model | None, lock: FileLock) -> Collection:
+        catalog = SqliteCatalog(path / CATALOG, write=True)
+        try:
             identity = _identity(catalog)
             model = model or models.load(identity.model if identity else None)
             collection = cls(path, model, catalog, lock)
             collection._prepare(new=identity is None)
         except BaseException:
-            lock.release()
+            catalog.close()
             raise
         return collection
 
@@ -167,25 +152,7 @@ class Collection:
 
     def stats(self) -> CollectionStats:
         """Counts, models and sizes."""
-        identity = self.identity
-        return CollectionStats(
-            images=self._count("images"),
-            files=self._count("files"),
-            captions=self._count("captions"),
-            captions_by_language=self._counts("captions", "language"),
-            captions_by_source=self._counts("captions", "source"),
-            tags=self._count("tags"),
-            skipped=self._count("skipped"),
-            roots=tuple(str(root) for root in self.catalog.roots()),
-            bytes_on_disk=self._sizes(),
-            model=identity.model,
-            model_digest=identity.digest,
-            backbone=identity.backbone,
-            backbone_digest=identity.backbone_digest,
-            schema=SCHEMA,
-            created_at=self.catalog.meta("created_at") or "",
-            updated_at=self.catalog.meta("updated_at") or "",
-        )
+        return measure(self.path, self.catalog, self.identity)
 
     def finish(self) -> None:
         """Marks the end of a run: caches, time of update, and last the manifest."""
@@ -242,25 +209,6 @@ class Collection:
         captions = self.index_of("captions")
         return SearchEngine(self.catalog, images, captions, self.model.image, self.model.text)
 
-    def _count(self, table: str) -> int:
-        return int(self.catalog.rows(f"SELECT count(*) FROM {table}")[0][0])
-
-    def _counts(self, table: str, column: str) -> dict[str, int]:
-        sql = f"SELECT {column}, count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1"
-        return dict(self.catalog.rows(sql))
-
-    def _sizes(self) -> dict[str, int]:
-        sizes: dict[str, int] = {
-            "catalog": 0,
-            **dict.fromkeys(ARRAYS, 0),
-            THUMBNAILS: 0,
-            "cache": 0,
-        }
-        for file in self.path.rglob("*"):
-            if file.is_file():
-                sizes[_part(file.relative_to(self.path))] += file.stat().st_size
-        return sizes
-
 
 def default_index_path() -> Path:
     """$CAPSEARCH_INDEX, or "default" in the user's data directory."""
@@ -287,11 +235,3 @@ def _missing(path: Path) -> IndexMissing:
     return IndexMissing(
         f"no index at {path}; make one with `capsearch index FOLDER`, or name another with --index"
     )
-
-
-def _part(relative: Path) -> str:
-    """The part of an index a file belongs to, by name."""
-    if relative.parts[0] == THUMBNAILS:
-        return THUMBNAILS
-    stem = relative.name.split("-")[0]
-    return stem if stem in ARRAYS else "catalog" if stem.startswith(CATALOG) else "cache"

@@ -44,12 +44,16 @@ def decode(source: Path | bytes, size: int, max_pixels: int = MAX_PIXELS) -> Dec
     whole picture, and before anything is allocated for one of more than `max_pixels`.
     """
     with opened(source, max_pixels) as image:
-        width, height = upright_size(image)
-        kind, taken = image.format or "unknown", read_taken_at(image)
-        image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
-        squashed = flat_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
-        squared = np.asarray(turned(squashed, image))
-    return Decoded(squared, width, height, kind, taken)
+        return squashed(image, size)
+
+
+def squashed(image: Image.Image, size: int) -> Decoded:
+    """What `decode` gives for a picture that `opened` has opened; call inside its block."""
+    width, height = upright_size(image)
+    kind, taken = image.format or "unknown", read_taken_at(image)
+    image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
+    small = flat_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
+    return Decoded(np.asarray(turned(small, image)), width, height, kind, taken)
 
 
 def pixels(source: Path | bytes, size: int) -> Pixels:

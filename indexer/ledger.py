@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capsearch.engine.records import Caption, ImageRecord, Tag
 from capsearch.indexer.arrays import Array
-from capsearch.indexer.captions import NamedCaption
 from capsearch.indexer.catalog import SqliteCatalog, under
 from capsearch.indexer.scan import Found
+
+if TYPE_CHECKING:  # a search does not need Pillow
+    from capsearch.indexer.captions import NamedCaption
 
 SIDECAR = "sidecar"
 EMBEDDED = ("exif", "iptc", "xmp")

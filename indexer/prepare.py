@@ -15,7 +15,7 @@ from typing import TypeAlias
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.engine.records import Caption
 from capsearch.indexer.captions import read_sidecar
-from capsearch.indexer.decode import Decoded, decode, opened
+from capsearch.indexer.decode import Decoded, opened, squashed
 from capsearch.indexer.metadata import Embedded, embedded
 from capsearch.indexer.scan import Found, Skipped
 
@@ -94,9 +94,8 @@ def prepare(found: Found, known: Collection[str], size: int, max_pixels: int) ->
         image_id = content_id(data)
         decoded, inside = None, Embedded()
         if image_id not in known:
-            decoded = decode(data, size, max_pixels)
             with opened(data, max_pixels) as image:
-                inside = embedded(image)
+                decoded, inside = squashed(image, size), embedded(image)
     except InvalidImage as problem:
         return Refused(found, str(problem))
     captions, problems = read_sidecars(found)

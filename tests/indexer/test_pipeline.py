@@ -437,7 +437,7 @@ def test_another_projection_needs_no_photo(tmp_path, photos, make_model, monkeyp
     with Collection.create(tmp_path / "index", make_model()) as collection:
         index(collection, [photos])
     new = make_model(turn=1)
-    monkeypatch.setattr("capsearch.indexer.prepare.decode", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("capsearch.indexer.prepare.opened", lambda *_: pytest.fail("decoded"))
     with Collection.create(tmp_path / "index", new) as collection:
         assert counts(index(collection, [], IndexOptions(rebuild=True))) == (0, 0, 0, 4)
         assert new.image.embedded == 0
