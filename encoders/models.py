@@ -4,7 +4,8 @@ A model is a folder with a `model.json`. Three kinds build on each other:
 
     sentence   a sentence encoder            (use3)
     backbone   a network from pixels to features
-    text       text encoders and an image projection, trained on one backbone's features
+    text       text encoders and an image projection, trained on one backbone's features,
+               or only a projection into another text model's space
 
 `load` opens a text model with what it stands on. Built-in models lie in the package, those
 of `capsearch train` in the user's models folder; a path works as well as a name.
@@ -79,13 +80,11 @@ def load(name: str | None = None) -> Model:
     folder = find(name or DEFAULT_MODEL, "text")
     card = storage.read_card(folder)
     backbone = load_backbone(str(card["backbone"]))
-    sentences = SentenceEncoder(find(str(card["sentence"]), "sentence"))
-    digest, shared = _digest(folder, card), folder / "shared.safetensors"
     return Model(
         name=str(card["name"]),
-        digest=digest,
-        image=ProjectedImageEncoder(backbone, int(card["dimension"]), shared),
-        text=_text_encoder(folder, card, sentences, digest),
+        digest=_digest(folder, card),
+        image=ProjectedImageEncoder(backbone, int(card["dimension"]), folder / "image.safetensors"),
+        text=_text_encoder(folder, card),
         card=card,
     )
 
@@ -120,16 +119,20 @@ def _digest(folder: Path, card: Mapping[str, Any]) -> str:
     return str(card.get("digest") or storage.digest(folder))
 
 
-def _text_encoder(
-    folder: Path, card: Mapping[str, Any], sentences: SentenceEncoder, digest: str
-) -> SharedTextEncoder:
+def _text_encoder(folder: Path, card: Mapping[str, Any]) -> SharedTextEncoder:
+    """A model's own text encoders, or those of the model it borrows them from.
+
+    A backbone of its own may project into another model's space; its weights for CLM are
+    its own, since they depend on how well it sees.
+    """
+    words = find(str(card["text"]), "text") if "text" in card else folder
     return SharedTextEncoder(
         name=str(card["name"]),
-        digest=digest,
+        digest=_digest(folder, card),
         dimension=int(card["dimension"]),
-        encoders={language: LanguageEncoder(language, folder) for language in card["languages"]},
-        sentences=sentences,
-        shared=folder / "shared.safetensors",
+        encoders={language: LanguageEncoder(language, words) for language in card["languages"]},
+        sentences=SentenceEncoder(find(str(card["sentence"]), "sentence")),
+        shared=words / "shared.safetensors",
         clm_weights=card["clm_weights"],
         cl_floors=card["cl_floors"],
         sentence_share=float(card["sentence_share"]),

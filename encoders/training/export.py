@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from capsearch.encoders import storage
 from capsearch.encoders.training.corpus import Vocabulary
-from capsearch.encoders.training.network import WordsBranch
+from capsearch.encoders.training.network import ImageProjection, TextNetwork, WordsBranch
 from capsearch.encoders.training.text import Pair
 from capsearch.engine.errors import TrainingProblem
 
@@ -22,13 +22,13 @@ def export_text(
     pair: Pair, vocabularies: Mapping[str, Vocabulary], folder: Path, card: Mapping[str, Any]
 ) -> None:
     """Write a text model; `card` says what model.json must, besides kind and digest."""
+    assert isinstance(pair.text, TextNetwork)
     config = pair.text.config
     if config.pooling != "attention":
         raise TrainingProblem("only attention-pooled encoders are served; this one is for a table")
     folder.mkdir(parents=True, exist_ok=True)
+    export_projection(pair.image, folder)
     shared = {
-        "image_W": _array(pair.image.linear.weight),
-        "image_b": _array(pair.image.linear.bias),
         "sentence_W": _array(pair.text.sentence.weight) * ("sentence" in config.inputs),
         "out_W": _array(pair.text.out.weight),
         "out_b": _array(pair.text.out.bias),
@@ -39,7 +39,24 @@ def export_text(
         assert isinstance(branch, WordsBranch)
         storage.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
         _write_vocabulary(folder / f"{language}.json", vocabulary)
-    based_on = (str(card["backbone_digest"]), str(card["sentence"]))
+    finish_card(folder, card)
+
+
+def export_projection(projection: ImageProjection, folder: Path) -> None:
+    """Write the image side: features into the shared space."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        "image_W": _array(projection.linear.weight),
+        "image_b": _array(projection.linear.bias),
+    }
+    storage.save_arrays(folder / "image.safetensors", arrays)
+
+
+def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write model.json, with a digest over the files and what the model stands on."""
+    based_on = [
+        str(card[key]) for key in ("backbone_digest", "sentence", "text_digest") if key in card
+    ]
     digest = storage.digest(folder, *based_on)
     storage.write_card(folder, {"kind": "text", **card, "digest": digest})
 

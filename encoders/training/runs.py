@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from capsearch.encoders import models
+from capsearch.encoders import models, storage
+from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.training.activations import load_activations
 from capsearch.encoders.training.backbone import Eyes, export_backbone, labels_of, lower_half
@@ -27,8 +28,9 @@ from capsearch.encoders.training.corpus import (
 )
 from capsearch.encoders.training.data import CaptionData, Source, read
 from capsearch.encoders.training.efficientnet import FEATURES, LITES
-from capsearch.encoders.training.export import export_text
+from capsearch.encoders.training.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.features import Decode, FeatureCache, Report, load_features
+from capsearch.encoders.training.projection import known, load_text
 from capsearch.encoders.training.text import (
     Epoch,
     Pair,
@@ -37,7 +39,7 @@ from capsearch.encoders.training.text import (
     TrainingSet,
 )
 from capsearch.engine.errors import TrainingProblem
-from capsearch.engine.records import LANGUAGES
+from capsearch.engine.records import LANGUAGES, Vectors
 
 SENTENCE = "use3"
 DEFAULT_BACKBONE = "lite2-cap"
@@ -89,37 +91,83 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
     """Text encoders and projection on a backbone's features; the folder of the new model."""
     listener = listener or Listener()
     backbone = models.load_backbone(run.backbone)
-    cache = FeatureCache(run.cache)
-    parts = {}
-    for split in (run.train_split, run.validation_split):
-        data = _read(run, split)
-        report = listener.report(f"features of {split}")
-        parts[split] = load_features(backbone, data, cache, decode, report)
-    train_data, features = parts[run.train_split]
-    views = [features]
-    if run.mirror:
-        report = listener.report("features of mirrored photos")
-        mirrored = load_features(backbone, train_data, cache, _mirroring(decode), report, "mirror")
-        views.append(mirrored[1])
-    validation_data, validation_features = parts[run.validation_split]
-    corpus = build_corpus(run, train_data, validation_data, listener)
+    train, validation = _features(run, backbone, decode, listener)
+    corpus = build_corpus(run, train.data, validation.data, listener)
     pair = Pair(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
-    train = TrainingSet(np.stack(views), corpus.train)
-    validation = TrainingSet(validation_features[None], corpus.validation)
-    best = _fit(run, pair, train, validation, listener)
-    trained = _card(run, train_data, best)
+    held_out = TrainingSet(validation.views, corpus.validation)
+    best = _fit(run, pair, TrainingSet(train.views, corpus.train), held_out, listener)
     card = {
-        **trained,
+        **_card(run, train.data, best),
         "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
+        **_standing(run, backbone),
+        **asdict(calibrate(pair, held_out)),
+    }
+    export_text(pair, corpus.vocabularies, run.output, card)
+    return run.output
+
+
+def train_projection(run: Run, text: str, decode: Decode, listener: Listener | None = None) -> Path:
+    """Another backbone's features into the space of the text model called `text`."""
+    listener = listener or Listener()
+    backbone = models.load_backbone(run.backbone)
+    network, vocabularies = load_text(text)
+    train, validation = _features(run, backbone, decode, listener)
+    run = replace(run, languages=tuple(vocabularies))
+    sides = [_captions(run, part.data, vocabularies) for part in (train, validation)]
+    table, (train_rows, held_out_rows) = known(network, sides)
+    options = replace(run.options, dimension=network.out.out_features)
+    pair = Pair(vocabularies, {}, backbone.dimension, options, text=table)
+    held_out = TrainingSet(validation.views, held_out_rows)
+    best = _fit(run, pair, TrainingSet(train.views, train_rows), held_out, listener)
+    card = {
+        **_card(run, train.data, best),
+        "description": f"{backbone.name} in the space of {text}",
+        **_standing(run, backbone),
+        "dimension": options.dimension,
+        "text": text,
+        "text_digest": storage.read_card(models.find(text, "text"))["digest"],
+        **asdict(calibrate(pair, held_out)),
+    }
+    export_projection(pair.image, run.output)
+    finish_card(run.output, card)
+    return run.output
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A split's photos that have a picture, and their features in one or two views."""
+
+    data: CaptionData
+    views: Vectors  # (V, N, F)
+
+
+def _features(
+    run: Run, backbone: Backbone, decode: Decode, listener: Listener
+) -> tuple[Seen, Seen]:
+    """Training photos as they are and mirrored, validation photos as they are."""
+    cache = FeatureCache(run.cache)
+
+    def seen(split: str, mirrored: bool) -> Seen:
+        report = listener.report(f"features of {split}")
+        data, plain = load_features(backbone, _read(run, split), cache, decode, report)
+        if not mirrored:
+            return Seen(data, plain[None])
+        report = listener.report(f"features of {split}, mirrored")
+        turned = load_features(backbone, data, cache, _mirroring(decode), report, "mirror")[1]
+        return Seen(data, np.stack([plain, turned]))
+
+    return seen(run.train_split, run.mirror), seen(run.validation_split, False)
+
+
+def _standing(run: Run, backbone: Backbone) -> dict[str, Any]:
+    """What a text model's card says about what it stands on."""
+    return {
         "languages": list(run.languages),
         "dimension": run.options.dimension,
         "backbone": run.backbone,
         "backbone_digest": backbone.digest,
         "sentence": SENTENCE,
-        **asdict(calibrate(pair, validation)),
     }
-    export_text(pair, corpus.vocabularies, run.output, card)
-    return run.output
 
 
 def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
@@ -166,7 +214,7 @@ def build_corpus(
 ) -> Corpus:
     """Vocabularies from the training captions; both splits' captions in numbers and vectors."""
     sentences = SentenceEncoder(models.find(SENTENCE, "sentence"))
-    vocabularies, vectors, encoded, held_out = {}, {}, {}, {}
+    vocabularies, vectors, encoded = {}, {}, {}
     for at, language in enumerate(run.languages):
         listener.progress("captions", at, len(run.languages))
         texts, photos = texts_of(train, language)
@@ -177,9 +225,18 @@ def build_corpus(
         width = run.options.config.word_width
         vectors[language] = word_vectors(vocabulary, tokens, width, run.options.seed)
         encoded[language] = encode_captions(vocabulary, texts, photos, sentences, tokens)
-        held_out[language] = encode_captions(vocabulary, *texts_of(validation, language), sentences)
     listener.progress("captions", len(run.languages), len(run.languages))
-    return Corpus(vocabularies, vectors, encoded, held_out)
+    return Corpus(vocabularies, vectors, encoded, _captions(run, validation, vocabularies))
+
+
+def _captions(
+    run: Run, data: CaptionData, vocabularies: Mapping[str, Vocabulary]
+) -> dict[str, LanguageCaptions]:
+    sentences = SentenceEncoder(models.find(SENTENCE, "sentence"))
+    return {
+        language: encode_captions(vocabularies[language], *texts_of(data, language), sentences)
+        for language in run.languages
+    }
 
 
 def _fit(

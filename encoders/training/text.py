@@ -104,11 +104,12 @@ class Pair(nn.Module):
         options: TrainingOptions,
         eyes: nn.Module | None = None,
         labels: int = 0,
+        text: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.eyes = eyes or nn.Identity()
         sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
-        self.text = TextNetwork(sizes, options.dimension, options.config, dict(vectors))
+        self.text = text or TextNetwork(sizes, options.dimension, options.config, dict(vectors))
         self.image = ImageProjection(features, options.dimension)
         self.labels = nn.Linear(features, labels) if labels else None
         self.scale = nn.Parameter(torch.tensor(math.log(20.0)))
@@ -292,10 +293,15 @@ def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 def encode(pair: Pair, captions: LanguageCaptions, language: str) -> Vectors:
     """(C, D) caption vectors without dropout."""
-    pair.eval()
+    return encode_with(pair.text, captions, language)
+
+
+def encode_with(text: nn.Module, captions: LanguageCaptions, language: str) -> Vectors:
+    """(C, D) caption vectors of any text side, without dropout."""
+    text.eval()
     with torch.no_grad():
         parts = [
-            pair.text(batch_of(captions, rows), language).numpy()
+            text(batch_of(captions, rows), language).numpy()
             for rows in _chunks(np.arange(len(captions.photos)))
         ]
     return np.concatenate(parts)

@@ -33,6 +33,14 @@ txt are read too, several --data are merged by photo. Features are computed once
 backbone and kept. Ctrl-C keeps the last finished epoch for --resume.
 """
 
+PROJECTION_EXAMPLES = """\b
+Examples:
+  capsearch train projection --data DIR --backbone lite0-cap --text trio --name trio-fast
+
+The text encoders stay those of --text; only what brings the backbone's features into their
+space is trained, in minutes.
+"""
+
 BACKBONE_EXAMPLES = """\b
 Examples:
   capsearch train backbone --data DIR --from lite2 --name mine-eyes
@@ -131,6 +139,30 @@ def text(
         options=options,
     )  # fmt: skip
     return _carry_out(runs.train_text, run, as_json)
+
+
+@command.command(epilog=PROJECTION_EXAMPLES)
+@_shared
+@click.option("--backbone", required=True, metavar="NAME", help="Whose features to project.")
+@click.option("--text", default=None, metavar="NAME", help="Whose space to project into.")
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--rate", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
+def projection(
+    backbone: str, text: str | None, epochs: int, rate: float, as_json: bool, **shared: Any
+) -> int:
+    """Project another backbone into an existing model's space."""
+    _need_torch()
+    from capsearch.encoders.models import DEFAULT_MODEL
+    from capsearch.encoders.training import runs
+    from capsearch.encoders.training.text import TrainingOptions
+
+    options = TrainingOptions(epochs=epochs, rate=rate, batch=shared["batch"], seed=shared["seed"])
+    run = replace(_run(shared), backbone=backbone, options=options)
+
+    def train(run: Run, decode: Any, listener: Listener) -> Path:
+        return runs.train_projection(run, text or DEFAULT_MODEL, decode, listener)
+
+    return _carry_out(train, run, as_json)
 
 
 @command.command(epilog=BACKBONE_EXAMPLES)
