@@ -45,14 +45,26 @@ _ENGLISH = re.compile(r"'(?:s|re|ve|ll|d|m)\b|n't\b|\d+(?:\.\d+)?|\w+", re.UNICO
 
 
 @dataclass(frozen=True)
+class Dictionary:
+    """Words with their frequencies, and the total they were counted in.
+
+    The total stays that of the whole dictionary: it sets how much one word more costs, so a
+    smaller one would cut the same text into shorter words.
+    """
+
+    words: Mapping[str, int] = field(repr=False)
+    total: int
+
+
+@dataclass(frozen=True)
 class ChineseTokenizer:
     """jieba with a pinned dictionary, on Simplified text; Latin words are kept, lower-cased.
 
-    `words` maps a word to its frequency. None takes jieba's own dictionary, which training
-    starts from (`pinned` then keeps what the captions used: 20 ms to load, not 500).
+    None takes jieba's own dictionary, which training starts from (`pinned` then keeps what
+    the captions used: 20 ms to load, not 500).
     """
 
-    words: Mapping[str, int] | None = field(default=None, repr=False)
+    dictionary: Dictionary | None = None
     language: str = "zh"
     version: str = "zh-jieba0.42.1-t2s-1"
 
@@ -67,7 +79,8 @@ class ChineseTokenizer:
         """This tokenizer with only the words that some text used."""
         self._jieba.initialize()
         frequencies = self._jieba.FREQ
-        return ChineseTokenizer({w: frequencies[w] for w in sorted(used) if frequencies.get(w)})
+        kept = {word: frequencies[word] for word in sorted(used) if frequencies.get(word)}
+        return ChineseTokenizer(Dictionary(kept, self._jieba.total))
 
     @cached_property
     def _jieba(self) -> Any:
@@ -75,19 +88,19 @@ class ChineseTokenizer:
 
         jieba.setLogLevel(60)
         cutter = jieba.Tokenizer()
-        if self.words is not None:
-            cutter.FREQ, cutter.total = _prefix_table(self.words)
+        if self.dictionary is not None:
+            cutter.FREQ, cutter.total = _prefixes(self.dictionary.words), self.dictionary.total
             cutter.initialized = True
         return cutter
 
 
-def _prefix_table(words: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def _prefixes(words: Mapping[str, int]) -> dict[str, int]:
     """jieba's own form of a dictionary: every prefix of a word has an entry, 0 if no word."""
     table = dict(words)
     for word in words:
         for end in range(1, len(word)):
             table.setdefault(word[:end], 0)
-    return table, sum(words.values())
+    return table, max(sum(words.values()), 1)  # jieba takes its logarithm
 
 
 @dataclass(frozen=True)
@@ -118,8 +131,10 @@ TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
 }
 
 
-def tokenizer(language: str, words: Mapping[str, int] | None = None) -> Tokenizer:
-    """The tokenizer of a language; `words` is the pinned dictionary where it has one."""
+def tokenizer(language: str, dictionary: Mapping[str, Any] | None = None) -> Tokenizer:
+    """The tokenizer of a language; `dictionary` is the pinned one as stored, where it has one."""
     if language not in TOKENIZERS:
         raise UnknownLanguage(f"no tokenizer for '{language}'; there is {', '.join(TOKENIZERS)}")
-    return ChineseTokenizer(words) if language == "zh" else TOKENIZERS[language]()
+    if dictionary is not None and language == "zh":
+        return ChineseTokenizer(Dictionary(dictionary["words"], int(dictionary["total"])))
+    return TOKENIZERS[language]()

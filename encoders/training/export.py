@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders import storage
+from capsearch.encoders.tokenizers import ChineseTokenizer
 from capsearch.encoders.training.corpus import Vocabulary
 from capsearch.encoders.training.network import ImageProjection, TextNetwork, WordsBranch
 from capsearch.encoders.training.text import Pair
@@ -82,9 +84,9 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
         "tokenizer": vocabulary.tokenizer.version,
         "vocabulary": vocabulary.words,
     }
-    dictionary = getattr(vocabulary.tokenizer, "words", None)
-    if dictionary is not None:
-        stored["dictionary"] = dict(dictionary)
+    reader = vocabulary.tokenizer
+    if isinstance(reader, ChineseTokenizer) and reader.dictionary is not None:
+        stored["dictionary"] = asdict(reader.dictionary)
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
