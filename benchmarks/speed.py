@@ -192,7 +192,8 @@ def _small_index(folder: Path, model: str | None) -> Path:
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise CapsearchError(f"`{' '.join(command[2:])}` failed: {done.stderr.strip()[-500:]}")
+        said = " ".join(command[2:]).replace(CAPSEARCH, "capsearch")
+        raise CapsearchError(f"`{said}` failed: {done.stderr.strip()[-500:]}")
 
 
 PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {

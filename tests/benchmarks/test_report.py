@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -55,6 +56,11 @@ def test_the_note_says_how_many_photos_were_searched():
 @pytest.mark.parametrize("split", ["test-xtd10", "val"])
 def test_the_paper_is_left_out_where_it_cannot_be_compared(split):
     assert "table X" not in printed([run("cm", split=split)])
+
+
+def test_the_paper_is_left_out_beside_a_part_of_the_split():
+    part = [replace(one, collection=one.collection // 10) for one in COCOCN]
+    assert "table X" in printed(COCOCN) and "table X" not in printed(part)
 
 
 def test_a_plot_is_a_picture(tmp_path):
