@@ -100,7 +100,7 @@ def _prefixes(words: Mapping[str, int]) -> dict[str, int]:
     for word in words:
         for end in range(1, len(word)):
             table.setdefault(word[:end], 0)
-    return table, max(sum(words.values()), 1)  # jieba takes its logarithm
+    return table
 
 
 @dataclass(frozen=True)
