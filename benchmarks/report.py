@@ -55,12 +55,11 @@ def split_table(split: str, runs: Sequence[Run]) -> Table:
 
 
 def paper_row(runs: Sequence[Run]) -> tuple[Run, Run, Run] | None:
-    """Our CL, CM and CLM where the paper has its own; None when that was not measured."""
+    """Our CL, CM and CLM where the paper has its own; None when not measured on as many photos."""
     found = {
         run.mode: run
         for run in runs
-        if (run.split, run.query_lang, run.direction) == (COMPARABLE = 900  # photos; figures from a much smaller collection would flatter us
-PAPER_SPLIT, PAPER_QUERY, "t2i")
+        if (run.split, run.query_lang, run.direction) == (PAPER_SPLIT, PAPER_QUERY, "t2i")
         and run.caption_lang in (None, PAPER_CAPTION)
     }
     if len(found) < 3 or found["cm"].collection < COMPARABLE:
