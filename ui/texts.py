@@ -55,6 +55,7 @@ class Texts:
     no_hits: str
     no_hits_advice: str
     unknown_words: str
+    nothing_captioned: str
     unreadable: str
     # The large view
     picture: str
@@ -137,6 +138,7 @@ _EN = Texts(
     no_hits="No picture matches.",
     no_hits_advice="Try other words, fewer filters or a lower score limit.",
     unknown_words="The model knows none of these words, so the order means little.",
+    nothing_captioned="No picture here has a caption. Compare with pictures instead.",
     unreadable="picture not readable",
     picture="Picture",
     previous="Previous",
@@ -216,6 +218,7 @@ _ZH = Texts(
     no_hits="没有符合的图片。",
     no_hits_advice="请换一种说法、减少筛选条件或降低分数下限。",
     unknown_words="模型不认识这些词，下面的顺序意义不大。",
+    nothing_captioned="这里的图片都没有描述，请改为与图片比较。",
     unreadable="无法读取图片",
     picture="图片",
     previous="上一张",
@@ -295,6 +298,7 @@ _JA = Texts(
     no_hits="当てはまる写真がありません。",
     no_hits_advice="言葉を変える、絞り込みを減らす、スコアの下限を下げるなどをお試しください。",
     unknown_words="モデルの知らない言葉です。下の順序にあまり意味はありません。",
+    nothing_captioned="説明文のある写真がありません。画像と比べてください。",
     unreadable="画像を読めません",
     picture="写真",
     previous="前へ",

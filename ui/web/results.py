@@ -102,14 +102,19 @@ def _show_example(asked: Asked, image: Pixels | None) -> None:
 
 
 def _search(asked: Asked, query: Query, watch: timing.Stopwatch) -> Drawn:
-    result = asked.library.engine().search(query)
+    engine = asked.library.engine()
+    result = engine.search(query)
     watch.lap("engine")
+    if query.mode == "cl" and not len(engine.captions):
+        st.warning(asked.texts.nothing_captioned)
+    elif result.warnings:
+        st.warning(asked.texts.unknown_words)
     tiles = grid.tiles_of_hits(asked.library.collection, result.hits, asked.reader)
     watch.lap("lookup")
     _draw(asked, tiles, result)
     watch.lap("render")
     facts = {
-        "pictures": len(asked.library.engine().images),
+        "pictures": len(engine.images),
         "hits": len(result.hits),
         "mode": result.mode,
         "language": result.language,
@@ -120,8 +125,6 @@ def _search(asked: Asked, query: Query, watch: timing.Stopwatch) -> Drawn:
 
 def _draw(asked: Asked, tiles: tuple[grid.Tile, ...], result: SearchResult) -> None:
     texts = asked.texts
-    if result.warnings:
-        st.warning(texts.unknown_words)
     if not tiles:
         st.info(f"{texts.no_hits} {texts.no_hits_advice}")
         return

@@ -1,0 +1,73 @@
+"""What a collection can be narrowed by, with counts, and its pictures by date."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+
+import pytest
+
+from capsearch.encoders.models import Model
+from capsearch.engine.records import Caption, Filters, ImageRecord, Tag
+from capsearch.indexer.collection import Collection
+from capsearch.indexer.facets import Facet, facets, newest
+from capsearch.indexer.ledger import Ledger
+from capsearch.indexer.scan import Found
+
+PICTURES = (
+    # id, file, taken, captions, tags
+    ("a", "/p/cats/1.jpg", datetime(2024, 5, 1), [Caption("cat", "en", "exif")], ["cat"]),
+    ("b", "/p/cats/old/2.jpg", datetime(2020, 1, 1), [Caption("猫", "zh", "model:m")], ["cat"]),
+    ("c", "/p/3.jpg", None, [], ["sea"]),
+    ("d", "/p/4.jpg", datetime(2024, 5, 1), [], []),
+)
+
+
+@pytest.fixture
+def collection(tmp_path: Path, fake_model: Model) -> Collection:
+    created = Collection.create(tmp_path / "index", fake_model)
+    ledger = Ledger(created.catalog)
+    with ledger.transaction():
+        ledger.remember_roots([Path("/p")])
+        for slot, (image_id, path, taken, captions, labels) in enumerate(PICTURES):
+            record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
+            tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
+            ledger.put_image(record, slot, captions, tags)
+            ledger.put_file(Found(path, 0, 10), image_id, [])
+    return created
+
+
+def test_tags_count_pictures_commonest_first(collection: Collection) -> None:
+    assert facets(collection.catalog).tags == (Facet("cat", 2), Facet("sea", 1))
+
+
+def test_a_folder_counts_everything_below_it(collection: Collection) -> None:
+    assert facets(collection.catalog).folders == (
+        Facet("/p", 4), Facet("/p/cats", 2), Facet("/p/cats/old", 1),
+    )  # fmt: skip
+
+
+def test_captions_count_by_language_and_author(collection: Collection) -> None:
+    found = facets(collection.catalog)
+    assert found.caption_languages == (Facet("en", 1), Facet("zh", 1))
+    assert found.written_by == (Facet("models", 1), Facet("people", 1))
+
+
+def test_the_dates_span_what_is_dated(collection: Collection) -> None:
+    found = facets(collection.catalog)
+    assert (found.earliest, found.latest) == (date(2020, 1, 1), date(2024, 5, 1))
+
+
+def test_an_empty_collection_has_nothing_to_choose(tmp_path: Path, fake_model: Model) -> None:
+    with Collection.create(tmp_path / "none", fake_model) as empty:
+        found = facets(empty.catalog)
+    assert (found.tags, found.folders, found.earliest) == ((), (), None)
+
+
+def test_newest_first_ties_by_id_undated_last(collection: Collection) -> None:
+    assert newest(collection.catalog, Filters(), limit=9) == ("a", "d", "b", "c")
+
+
+def test_newest_pages_and_filters(collection: Collection) -> None:
+    assert newest(collection.catalog, Filters(), limit=2, offset=1) == ("d", "b")
+    assert newest(collection.catalog, Filters(tags=("cat",)), limit=9) == ("a", "b")

@@ -1,0 +1,183 @@
+"""The whole page without a browser: what it says for what was asked."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from capsearch.encoders import models
+from capsearch.encoders.models import Model
+from capsearch.engine.records import Filters
+from capsearch.indexer.collection import CATALOG, Collection
+from capsearch.indexer.facets import newest
+from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.schema import SCHEMA
+from capsearch.ui import page as page_module
+from capsearch.ui.commands.ui import INDEXES_VARIABLE
+
+Opener = Callable[..., AppTest]
+
+
+@pytest.fixture
+def open_page(toy_models: Model, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
+    """Run the page at a permalink: open_page(q="red")."""
+    monkeypatch.delenv(INDEXES_VARIABLE, raising=False)
+
+    def run(**params: str) -> AppTest:
+        page = AppTest.from_file(str(page_module.__file__), default_timeout=60)
+        for name, value in params.items():
+            page.query_params[name] = value
+        page.run()
+        assert not page.exception
+        return page
+
+    return run
+
+
+@pytest.fixture
+def filled(photos: Path, index_path: Path, toy_models: Model) -> Path:
+    """An index of the four pictures, one with hostile captions."""
+    (photos / "red.txt").write_text(
+        "<b>:red[hi]</b> a red car\n一辆红色的车\n赤い車\n", encoding="utf-8"
+    )
+    with Collection.create(index_path, toy_models) as collection:
+        index(collection, [photos])
+    return index_path
+
+
+def texts(page: AppTest) -> list[str]:
+    return [element.value for element in page.text]
+
+
+def open_buttons(page: AppTest) -> int:
+    return sum(button.label.startswith("Open picture") for button in page.button)
+
+
+@pytest.mark.parametrize("words", ["a red car", "红色的车", "赤い車"])
+def test_every_language_finds_the_picture_that_explains_itself(
+    open_page: Opener, filled: Path, words: str
+) -> None:
+    lines = texts(open_page(q=words, hl="zh"))
+    first = lines.index("一辆红色的车")
+    assert lines[first + 1].startswith(("0.", "1.")) and "CM 1.000" in lines[first + 1]
+
+
+def test_captions_and_names_never_become_markdown(open_page: Opener, filled: Path) -> None:
+    page = open_page(q="red", hl="en")
+    marked = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error]
+    said = [element.value for element in marked] + [button.label for button in page.button]
+    assert "<b>:red[hi]</b> a red car" in texts(page)
+    assert not [one for one in said if "hi" in one and ":red" in one]
+
+
+def test_without_words_the_newest_pictures_are_shown(open_page: Opener, filled: Path) -> None:
+    page = open_page()
+    assert "Newest pictures" in texts(page)
+    assert open_buttons(page) == 4
+
+
+def test_a_cut_off_leaves_only_what_is_relevant(open_page: Opener, filled: Path) -> None:
+    assert open_buttons(open_page(q="red", mode="cm", min="0.9")) == 1
+
+
+def test_no_hit_says_what_to_do(open_page: Opener, filled: Path) -> None:
+    page = open_page(q="red", tag="nobody-has-this")
+    assert "fewer filters" in page.info[0].value
+
+
+def test_words_nobody_knows_are_a_warning(open_page: Opener, filled: Path) -> None:
+    assert "knows none of these words" in open_page(q="xyzzy").warning[0].value
+
+
+def test_captions_alone_without_any_caption_say_so(
+    open_page: Opener, photos: Path, index_path: Path, toy_models: Model
+) -> None:
+    with Collection.create(index_path, toy_models) as collection:
+        index(collection, [photos])
+    assert "No picture here has a caption" in open_page(q="red", mode="cl").warning[0].value
+
+
+def test_a_new_search_starts_at_its_first_page_and_the_old_one_is_remembered(
+    open_page: Opener, filled: Path
+) -> None:
+    page = open_page(q="red", pages="3")
+    page.text_input(key="text").set_value("blue").run()
+    assert page.session_state["pages"] == 1
+    assert page.query_params["q"] == "blue"
+    assert page.selectbox(key="recent").options == ["red"]
+
+
+def test_searching_with_a_picture_of_the_collection_finds_it_first(
+    open_page: Opener, filled: Path
+) -> None:
+    with Collection.open(filled) as collection:
+        records = collection.catalog.images(newest(collection.catalog, Filters(), limit=9))
+    red = next(one for one, record in records.items() if record.path.endswith("red.png"))
+    page = open_page(like=red)
+    assert "Pictures like this one" in texts(page)
+    assert any(line.startswith("1.000") for line in texts(page))
+
+
+def test_a_picture_to_search_with_that_is_not_there_is_an_error_in_plain_words(
+    open_page: Opener, filled: Path
+) -> None:
+    page = open_page(like="../../etc/passwd")
+    assert page.error[0].value == "This search cannot be done."
+    assert open_buttons(page) == 0
+
+
+def test_without_an_index_the_page_says_how_to_make_one(open_page: Opener) -> None:
+    page = open_page()
+    assert "Nothing is indexed here yet" in page.info[0].value
+    assert page.code[0].value == "capsearch index ~/Pictures"
+
+
+def test_an_index_of_a_newer_capsearch_is_an_error_in_plain_words(
+    open_page: Opener, filled: Path
+) -> None:
+    with sqlite3.connect(filled / CATALOG) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    page = open_page(q="red")
+    assert page.error[0].value == "This collection cannot be opened."
+    assert any("upgrade" in line for line in texts(page))
+
+
+def test_several_collections_can_be_chosen_by_name_only(
+    open_page: Opener, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(INDEXES_VARIABLE, os.pathsep.join([str(tmp_path / "new"), str(filled)]))
+    assert open_page().selectbox(key="collection").options == ["new", "index"]
+    assert open_buttons(open_page(**{"in": "index"})) == 4
+    assert open_page(**{"in": str(filled)}).session_state["collection"] == "new"
+
+
+def test_pictures_indexed_meanwhile_are_found_at_the_next_click(
+    open_page: Opener, filled: Path, photos: Path, toy_models: Model, picture: Callable[..., Path]
+) -> None:
+    page = open_page(q="purple")
+    picture(photos / "new.png", "purple")
+    with Collection.create(filled, toy_models) as collection:
+        index(collection, [photos])
+    assert open_buttons(page.run()) == 5
+
+
+def test_an_index_rebuilt_with_another_model_is_opened_again(
+    open_page: Opener,
+    filled: Path,
+    photos: Path,
+    make_model: Callable[..., Model],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = open_page(q="red")
+    other = make_model(turn=1)
+    with Collection.create(filled, other) as collection:
+        index(collection, [photos], IndexOptions(rebuild=True))
+    monkeypatch.setattr(models, "load", lambda name=None: other)
+    page.run()
+    assert not page.error
+    assert open_buttons(page) == 4

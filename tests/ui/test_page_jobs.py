@@ -1,0 +1,82 @@
+"""Indexing from the page: in the background, one run at a time, errors in plain words."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from capsearch.encoders.models import Model
+from capsearch.engine.errors import IndexBusy
+from capsearch.indexer.collection import Collection
+from capsearch.ui.web import jobs
+from capsearch.ui.web.jobs import Indexing
+
+SOON_S = 60
+
+
+def test_a_run_ends_with_a_summary(tmp_path: Path, photos: Path, toy_models: Model) -> None:
+    indexing = Indexing()
+    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    status = indexing.status
+    assert (status.state, status.number, status.error) == ("done", 1, None)
+    assert status.summary is not None
+    assert status.summary.added == 4
+    assert status.progress is not None
+
+
+def test_without_folders_the_known_ones_are_looked_at_again(
+    tmp_path: Path, photos: Path, toy_models: Model
+) -> None:
+    indexing = Indexing()
+    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    indexing.start(tmp_path / "index", []).join(SOON_S)
+    assert indexing.status.summary is not None
+    assert indexing.status.summary.unchanged == 4
+    assert indexing.status.number == 2
+
+
+def test_only_one_run_at_a_time_and_it_can_be_stopped(
+    tmp_path: Path, photos: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = threading.Event()
+
+    def wait(collection: object, roots: object, *, progress: object, stop: threading.Event) -> None:
+        if stop.wait(SOON_S):
+            stopped.set()
+
+    monkeypatch.setattr(jobs, "index", wait)
+    indexing = Indexing()
+    worker = indexing.start(tmp_path / "index", [photos])
+    with pytest.raises(IndexBusy):
+        indexing.start(tmp_path / "other", [photos])
+    indexing.stop()
+    worker.join(SOON_S)
+    assert stopped.is_set()
+    assert indexing.status.state == "done"
+
+
+def test_a_failure_is_told_and_the_next_run_may_start(
+    tmp_path: Path, photos: Path, toy_models: Model
+) -> None:
+    indexing = Indexing()
+    with Collection.create(tmp_path / "index", toy_models):
+        indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    assert indexing.status.state == "failed"
+    assert "another capsearch is writing" in (indexing.status.error or "")
+    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    assert indexing.status.state == "done"
+    assert indexing.status.error is None
+
+
+def test_even_an_unforeseen_error_ends_the_run(
+    tmp_path: Path, photos: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(jobs, "index", fail)
+    indexing = Indexing()
+    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    assert (indexing.status.state, indexing.status.error) == ("failed", "ZeroDivisionError: a bug")
