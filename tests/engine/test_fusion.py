@@ -69,6 +69,15 @@ def test_a_picture_that_leads_neither_side_can_lead_the_fusion():
     assert (best.image_id, best.score) == ("both", combine(0.5, 0.5, 0.5))
 
 
+def test_an_equal_score_deeper_down_wins_by_its_id():
+    # "z" is seen at once; "m" ties with it, 1/2 * 0.5 + 1/2 * 0.5 = 1/2 * 1, but hides behind
+    # 100 equal scores on both sides.
+    cl = side({f"a{n:03}": 0.5 for n in range(100)} | {"m": 0.5, "z": 1.0})
+    cm = side({f"b{n:03}": 0.5 for n in range(100)} | {"m": 0.5, "z": 0.0})
+    [best] = best_fused(as_side(cl, 0.0), as_side(cm, 0.0), 0.5, 1)
+    assert best.image_id == "m"
+
+
 # Few distinct values over many pictures: ties everywhere, on both sides of the cut.
 SCORES = st.sampled_from([-1.0, -0.5, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0]) | st.floats(-1, 1, width=32)
 RANKINGS = st.dictionaries(st.integers(0, 400).map(lambda n: f"i{n:03}"), SCORES, max_size=300)

@@ -318,6 +318,8 @@ def test_a_captions_file_names_pictures_by_path_or_by_name(collection, photos, t
         "1 of 4 captions name no picture of this index"
     ]
     assert first(collection, "パン", mode="cl") == "yellow.webp"
+    assert first(collection, "一辆车", mode="cl") == "red.png"
+    assert first(collection, "the sea", mode="cl") == "blue.png"
 
 
 def test_a_captions_file_read_again_replaces_what_it_said(collection, photos, tmp_path):
