@@ -1,7 +1,9 @@
 """Sentences to words: the same today as on the day the model was trained."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from capsearch.encoders.tokenizers import (
     MAX_CHARACTERS,
     TOKENIZERS,
     ChineseTokenizer,
+    Dictionary,
     tokenizer,
 )
 from capsearch.engine.errors import UnknownLanguage
@@ -74,8 +77,8 @@ class TestChinese:
     def test_punctuation_is_left_out(self, full):
         assert full.tokens("猫，狗。") == ("猫", "狗")
 
-    def test_a_pinned_dictionary_reads_plain_captions_like_the_full_one(self, full, pinned):
-        assert len(pinned.words) < 40
+    def test_a_pinned_dictionary_reads_its_texts_like_the_full_one(self, full, pinned):
+        assert len(pinned.dictionary.words) < 40
         for text in CAPTIONS:
             assert pinned.tokens(text) == full.tokens(text)
 
@@ -83,17 +86,18 @@ class TestChinese:
         assert pinned.tokens("直升机") == ("直", "升", "机")
 
     def test_a_pinned_dictionary_survives_storage(self, pinned):
-        again = tokenizer("zh", dict(pinned.words))
+        again = tokenizer("zh", json.loads(json.dumps(asdict(pinned.dictionary))))
         assert again == pinned
         assert again.tokens(CAPTIONS[0]) == pinned.tokens(CAPTIONS[0])
 
     def test_an_empty_dictionary_reads_single_characters(self):
-        assert ChineseTokenizer({}).tokens("黑色的猫") == ("黑", "色", "的", "猫")
+        assert ChineseTokenizer(Dictionary({}, 1)).tokens("黑色的猫") == ("黑", "色", "的", "猫")
 
     def test_pinned_jieba_prints_nothing_and_writes_no_cache(self, tmp_path):
         script = (
-            "from capsearch.encoders.tokenizers import ChineseTokenizer as T;"
-            "assert T({'黑色': 9, '猫': 5}).tokens('黑色猫') == ('黑色', '猫')"
+            "from capsearch.encoders.tokenizers import ChineseTokenizer, Dictionary;"
+            "made = ChineseTokenizer(Dictionary({'黑色': 9, '猫': 5}, 14));"
+            "assert made.tokens('黑色猫') == ('黑色', '猫')"
         )
         done = subprocess.run(
             [sys.executable, "-c", script],

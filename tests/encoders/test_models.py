@@ -1,0 +1,123 @@
+"""Models by name: where they are looked for, and what is said when they are not there."""
+
+import numpy as np
+import pytest
+from small_models import write_backbone_card, write_sentence_model
+
+from capsearch.encoders import models, storage
+from capsearch.engine.errors import UnknownModel
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A user's models folder with one backbone in it."""
+    monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path / "mine"))
+    write_backbone_card(tmp_path / "mine" / "my-eyes")
+    return tmp_path / "mine"
+
+
+def test_the_users_folder_is_the_one_of_the_environment(mine):
+    assert models.user_models_dir() == mine
+
+
+def test_or_the_platforms_own(monkeypatch):
+    monkeypatch.delenv("CAPSEARCH_MODELS", raising=False)
+    assert models.user_models_dir().name == "models"
+    assert "capsearch" in str(models.user_models_dir())
+
+
+def test_a_name_finds_the_users_model(mine):
+    opened = models.load_backbone("my-eyes")
+    assert (opened.name, opened.input_size, opened.dimension) == ("my-eyes", 8, 6)
+    assert opened.digest == storage.digest(mine / "my-eyes")
+
+
+def test_a_path_finds_a_model_anywhere(tmp_path):
+    assert models.find(str(write_sentence_model(tmp_path / "s")), "sentence") == tmp_path / "s"
+
+
+def test_a_users_model_stands_before_a_built_in_of_the_same_name(mine):
+    write_sentence_model(mine / "use3")
+    assert models.find("use3", "sentence") == mine / "use3"
+
+
+def test_the_list_has_built_in_and_own_models(mine):
+    listed = {one.name: one for one in models.available()}
+    assert {models.DEFAULT_MODEL, "use3", "my-eyes"} <= set(listed)
+    assert listed["my-eyes"].built_in is False
+    assert listed["my-eyes"].kind == "backbone"
+    assert listed["my-eyes"].path == mine / "my-eyes"
+    assert listed["my-eyes"].size_bytes == sum(
+        path.stat().st_size for path in (mine / "my-eyes").iterdir()
+    )
+    assert listed[models.DEFAULT_MODEL].built_in is True
+    assert set(listed[models.DEFAULT_MODEL].languages) == {"en", "zh", "ja"}
+
+
+def test_an_unknown_name_is_answered_with_those_there_are(mine):
+    with pytest.raises(UnknownModel, match=r"no backbone model called 'nobody'; .*my-eyes"):
+        models.load_backbone("nobody")
+
+
+def test_a_model_of_another_kind_is_refused(mine):
+    with pytest.raises(UnknownModel, match="my-eyes is a backbone model, not a text model"):
+        models.load("my-eyes")
+
+
+def test_without_any_model_the_list_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
+    monkeypatch.setattr(models, "_BUILT_IN", tmp_path / "none")
+    with pytest.raises(UnknownModel, match="there is: none"):
+        models.load()
+
+
+def test_a_card_without_a_digest_is_digested_when_opened(mine):
+    card = storage.read_card(mine / "my-eyes")
+    storage.write_card(mine / "my-eyes", {**card, "digest": ""})
+    assert models.load_backbone("my-eyes").digest == storage.digest(mine / "my-eyes")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return models.load()
+
+
+class TestDefaultModel:
+    def test_sees_and_reads_into_one_space(self, model):
+        size = model.image.input_size
+        pixels = np.zeros((size, size, 3), np.uint8)
+        vectors = model.image.project(model.image.features([pixels, pixels + 99]))
+        assert vectors.shape == (2, model.text.dimension)
+        assert model.image.dimension == model.text.dimension
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("text", "language"), [("a dog", "en"), ("一只狗", "zh"), ("犬がいる", "ja")]
+    )
+    def test_reads_three_languages(self, model, text, language):
+        assert model.text.detect(text) == language
+        encoded = model.text.encode([text], language)
+        assert encoded.known == (True,)
+        assert encoded.visual.shape == (1, model.text.dimension)
+        assert encoded.caption.shape == (1, model.text.caption_dimension)
+        assert 0.0 <= model.text.clm_weight(language) <= 1.0
+        assert -1.0 <= model.text.cl_floor(language) <= 1.0
+
+    def test_has_names_and_digests(self, model):
+        assert model.name == models.DEFAULT_MODEL == model.text.name
+        assert model.digest == model.text.digest != model.image.digest
+        assert model.image.name == model.card["backbone"]
+        assert model.image.feature_dimension == model.image.backbone.dimension
+
+    def test_no_pictures_give_no_features(self, model):
+        features = model.image.features([])
+        assert features.shape == (0, model.image.feature_dimension)
+        assert model.image.project(features).shape == (0, model.image.dimension)
+
+    @pytest.mark.parametrize(
+        ("side", "dtype"), [(7, np.uint8), (None, np.float32)], ids=["wrong size", "wrong type"]
+    )
+    def test_pictures_of_another_shape_are_refused(self, model, side, dtype):
+        side = side or model.image.input_size
+        with pytest.raises(ValueError, match=r"pictures must be .* uint8"):
+            model.image.features([np.zeros((side, side, 3), dtype)])
