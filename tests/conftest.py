@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from capsearch.encoders.models import Model
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_picture
+from capsearch.indexer.collection import Collection
 
 
 def build_fake_model(backbone: str = "toy", turn: int = 0) -> Model:
@@ -55,3 +56,10 @@ def photos(tmp_path: Path) -> Path:
     write_picture(root / "red.png", "red")
     write_picture(root / "trips" / "2024" / "yellow.webp", "yellow")
     return root
+
+
+@pytest.fixture
+def collection(tmp_path: Path, fake_model: Model) -> Iterator[Collection]:
+    """An empty index, open for writing."""
+    with Collection.create(tmp_path / "index", fake_model) as opened:
+        yield opened

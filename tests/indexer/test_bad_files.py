@@ -10,7 +10,6 @@ from picture_bytes import png_header, saved
 from PIL import Image
 
 from capsearch.engine.records import Query
-from capsearch.indexer.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -56,12 +55,6 @@ def deny_reading(monkeypatch, name: str) -> None:
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_unless_denied)
-
-
-@pytest.fixture
-def collection(tmp_path, fake_model):
-    with Collection.create(tmp_path / "index", fake_model) as opened:
-        yield opened
 
 
 def reasons(summary) -> dict[str, str]:
