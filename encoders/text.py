@@ -7,7 +7,7 @@ to the same vectors. One sentence takes a few milliseconds on one core.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,16 +54,13 @@ class LanguageEncoder:
             return w["mix_b"]
         bag = w.rows("bow", np.unique(numbers)).sum(axis=0)
         words = w.rows("words", numbers)  # (T, E)
-        parts = [bag, words.mean(axis=0), self._attended(words)]
+        parts = [bag, words.mean(axis=0), self._pooled(words)]
         return np.concatenate(parts) @ w["mix_W"].T + w["mix_b"]  # type: ignore[no-any-return]
 
-    def _attended(self, words: Array) -> Array:
-        """Eq. 1 of COCO-CN: GRU states weighted by a softmax over the sentence."""
+    def _pooled(self, words: Array) -> Array:
         w = self._arrays
         states = gru(words, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])  # (T, G)
-        relevance = states @ w["attention_W"] + w["attention_b"]  # (T,)
-        share = np.exp(relevance - relevance.max())
-        return (share / share.sum()) @ states  # type: ignore[no-any-return]
+        return POOLINGS[self._stored["pooling"]](states, w)
 
     @cached_property
     def _stored(self) -> Mapping[str, Any]:
@@ -87,6 +84,30 @@ class LanguageEncoder:
     @cached_property
     def _arrays(self) -> Arrays:
         return Arrays(self.folder / f"{self.language}.safetensors")
+
+
+def _last(states: Array, w: Arrays) -> Array:
+    """W2VV: what the GRU ends with."""
+    return np.asarray(states[-1])
+
+
+def _mean(states: Array, w: Arrays) -> Array:
+    """W2VV++: all states alike."""
+    return np.asarray(states.mean(axis=0))
+
+
+def _attention(states: Array, w: Arrays) -> Array:
+    """Eq. 1 of COCO-CN: states weighted by a softmax over the sentence."""
+    relevance = states @ w["attention_W"] + w["attention_b"]  # (T,)
+    share = np.exp(relevance - relevance.max())
+    return np.asarray((share / share.sum()) @ states)
+
+
+POOLINGS: Mapping[str, Callable[[Array, Arrays], Array]] = {
+    "last": _last,
+    "mean": _mean,
+    "attention": _attention,
+}
 
 
 def gru(x: Array, wx: Array, wh: Array, bx: Array, bh: Array) -> Array:

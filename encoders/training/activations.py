@@ -95,9 +95,15 @@ def _fill(
         at = [rows[photo] for photo in ids]
         arrays[0][at], arrays[1][at] = values, features
         done.update(ids)
-        place.done.write_text(json.dumps(sorted(done)))
+        _write_whole(place.done, json.dumps(sorted(done)))
         if report:
             report(len(done), len(rows))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.generic]:

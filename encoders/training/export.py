@@ -17,7 +17,6 @@ from capsearch.encoders.tokenizers import ChineseTokenizer
 from capsearch.encoders.training.corpus import Vocabulary
 from capsearch.encoders.training.network import ImageProjection, TextNetwork, WordsBranch
 from capsearch.encoders.training.text import Pair
-from capsearch.engine.errors import TrainingProblem
 
 
 def export_text(
@@ -26,8 +25,6 @@ def export_text(
     """Write a text model; `card` says what model.json must, besides kind and digest."""
     assert isinstance(pair.text, TextNetwork)
     config = pair.text.config
-    if config.pooling != "attention":
-        raise TrainingProblem("only attention-pooled encoders are served; this one is for a table")
     folder.mkdir(parents=True, exist_ok=True)
     export_projection(pair.image, folder)
     shared = {
@@ -40,7 +37,7 @@ def export_text(
         branch = pair.text.branches[language]
         assert isinstance(branch, WordsBranch)
         storage.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
-        _write_vocabulary(folder / f"{language}.json", vocabulary)
+        _write_vocabulary(folder / f"{language}.json", vocabulary, config.pooling)
     finish_card(folder, card)
 
 
@@ -79,8 +76,9 @@ def _branch_arrays(branch: WordsBranch) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
+def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
     stored: dict[str, Any] = {
+        "pooling": pooling,
         "tokenizer": vocabulary.tokenizer.version,
         "vocabulary": vocabulary.words,
     }

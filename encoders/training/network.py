@@ -149,12 +149,19 @@ class TextNetwork(nn.Module):
 
 
 class ImageProjection(nn.Module):
-    """(N, F) standardised features -> (N, D) unit rows."""
+    """(N, F) standardised features -> (N, D) unit rows.
 
-    def __init__(self, features: int, dimension: int, dropout: float = 0.1) -> None:
+    `identity` leaves the features where they are: the paper's models predict them as such.
+    """
+
+    def __init__(self, features: int, dimension: int, identity: bool = False) -> None:
         super().__init__()
         self.linear = nn.Linear(features, dimension)
-        self.dropout = dropout
+        self.dropout = 0.0 if identity else 0.1
+        if identity:
+            nn.init.eye_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
+            self.linear.requires_grad_(False)
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, D) unit rows."""

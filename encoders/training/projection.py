@@ -110,9 +110,13 @@ def known(
         parts, start = [], 0
         for at, split in enumerate(splits):
             captions = split[language]
+            if not len(captions.photos):
+                rows[at][language] = captions
+                continue
             parts.append(encode_with(network, captions, language))
             numbers = torch.arange(start, start + len(captions.photos))[:, None]
             rows[at][language] = replace(captions, words=list(numbers))
             start += len(captions.photos)
-        tables[language] = np.concatenate(parts)
+        if parts:
+            tables[language] = np.concatenate(parts)
     return KnownText(tables), rows

@@ -38,6 +38,7 @@ from capsearch.encoders.training.text import (
     TrainingOptions,
     TrainingSet,
 )
+from capsearch.encoders.training.variants import apply_variant
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import LANGUAGES, Vectors
 
@@ -69,6 +70,7 @@ class Run:
     validation_split: str = "val"
     backbone: str = DEFAULT_BACKBONE
     cache: Path = Path("cache")
+    variant: str = "shared"
     min_count: int = MIN_COUNT
     mirror: bool = True
     resume: bool = False
@@ -91,6 +93,8 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
     """Text encoders and projection on a backbone's features; the folder of the new model."""
     listener = listener or Listener()
     backbone = models.load_backbone(run.backbone)
+    options = apply_variant(run.variant, run.options, backbone.dimension)
+    run = replace(run, options=options)
     train, validation = _features(run, backbone, decode, listener)
     corpus = build_corpus(run, train.data, validation.data, listener)
     pair = Pair(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
@@ -244,21 +248,20 @@ def _fit(
 ) -> Epoch:
     """Train; afterwards `pair` holds the weights that validated best."""
     run.output.mkdir(parents=True, exist_ok=True)
-    checkpoint = run.output / "checkpoint.pt"
+    checkpoint, log = run.output / "checkpoint.pt", run.output / storage.LOG
     trainer = TextTrainer(pair, train, validation, run.options, checkpoint)
     if run.resume:
         trainer.resume()
-    best: Epoch | None = None
+    else:
+        log.unlink(missing_ok=True)
     for epoch in trainer.fit():
         listener.epoch(epoch)
-        best = epoch if epoch.best else best
-        with (run.output / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(asdict(epoch)) + "\n")
-    if best is None:
-        raise TrainingProblem("nothing left to train: the checkpoint has had all its epochs")
+        with log.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(asdict(epoch)) + "\n")
+    assert trainer.best is not None  # the first epoch is the best so far
     pair.load_state_dict(trainer.averaged.module.state_dict())
     checkpoint.unlink(missing_ok=True)
-    return best
+    return trainer.best
 
 
 def _read(run: Run, split: str) -> CaptionData:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,64 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from capsearch.encoders.training.corpus import LanguageCaptions, Vocabulary
 from capsearch.encoders.training.losses import LOSSES
 from capsearch.encoders.training.network import (
-    ImageProjection,
     Sentences,
-    TextConfig,
     TextNetwork,
 )
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.metrics import mean_reciprocal_rank, ranks
 from capsearch.engine.records import Vectors
 
-EVALUATE_AT_ONCE = 256
 LABEL_SCALE = 0.02  # a sum over some hundred labels, brought near the caption loss
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """What `capsearch train text` may set; the defaults are those of the built-in model."""
-
-    config: TextConfig = field(default_factory=TextConfig)
-    dimension: int = 512
-    loss: str = "infonce"
-    epochs: int = 10
-    batch: int = 256
-    rate: float = 1e-3
-    captions_each: int = 2  # drawn for each photo and language and step
-    weight_decay: float = 0.01
-    average: float = 0.995  # of the weights, exponentially; the averaged ones are kept
-    patience: int = 4  # epochs without a better validation MRR
-    eyes_rate: float = 3e-4  # of the backbone's blocks; a third less for the lowest
-    labels_share: float = 0.1  # of the label loss, where there are labels
-    warm_epochs: int = 0  # the eyes stay as they are at first
-    seed: int = 7
-
-    def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise TrainingProblem(f"no loss called '{self.loss}'; there is {', '.join(LOSSES)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """Other things known about photos: (N, L) 0 or 1, and where that is known at all."""
-
-    values: NDArray[np.uint8]
-    known: NDArray[np.bool_]  # (N, L)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSet:
-    """Photos as the eyes get them, in one or more views (as they are, mirrored), and captions."""
-
-    inputs: NDArray[Any]  # (V, N, ...) features or activations, possibly memory-mapped
-    captions: Mapping[str, LanguageCaptions]
-    labels: Labels | None = None
-
-    def __len__(self) -> int:
-        return int(self.inputs.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +45,6 @@ class Epoch:
         return sum(self.validation.values()) / max(len(self.validation), 1)
 
 
-class Pair(nn.Module):
-    """Eyes, the two sides of the shared space, and the learned temperature."""
-
-    def __init__(
-        self,
-        vocabularies: Mapping[str, Vocabulary],
-        vectors: Mapping[str, Tensor],
-        features: int,
-        options: TrainingOptions,
-        eyes: nn.Module | None = None,
-        labels: int = 0,
-        text: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.eyes = eyes or nn.Identity()
-        sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
-        self.text = text or TextNetwork(sizes, options.dimension, options.config, dict(vectors))
-        self.image = ImageProjection(features, options.dimension)
-        self.labels = nn.Linear(features, labels) if labels else None
-        self.scale = nn.Parameter(torch.tensor(math.log(20.0)))
-
-
 @dataclass
 class TextTrainer:
     """Trains a Pair; `fit` yields an Epoch each time, and can be stopped and resumed."""
@@ -126,10 +56,9 @@ class TextTrainer:
     checkpoint: Path | None = None
     epoch: int = 0
     step: int = 0
-    best: float = -1.0
+    best: Epoch | None = None
 
     def __post_init__(self) -> None:
-        torch.manual_seed(self.options.seed)
         self._rows = {
             language: captions.by_photo(len(self.train))
             for language, captions in self.train.captions.items()
@@ -140,21 +69,34 @@ class TextTrainer:
         )
 
     def fit(self) -> Iterator[Epoch]:
-        """Epochs until the last, or until validation has not improved for a while."""
-        since = 0
-        while self.epoch < self.options.epochs and since < self.options.patience:
-            loss = self._epoch(np.random.default_rng([self.options.seed, self.epoch]))
+        """Epochs until the last, or until validation has not improved for a while.
+
+        Every epoch draws from its own seed, so that a resumed run ends as an uninterrupted one.
+        TrainingProblem when the loss is no number any more.
+        """
+        while self.epoch < self.options.epochs and self._improving():
+            rng = np.random.default_rng([self.options.seed, self.epoch])
+            torch.manual_seed(int(rng.integers(2**62)))  # dropout, crops, drawn pairs
+            loss = self._epoch(rng)
             self.epoch += 1
-            found = self.validate()
-            mean = sum(found.values()) / max(len(found), 1)
-            better = mean > self.best
-            since = 0 if better else since + 1
-            if better:
-                self.best = mean
-                self.kept = {k: v.clone() for k, v in self.averaged.module.state_dict().items()}
-            self.save()
-            yield Epoch(self.epoch, loss, found, better)
+            yield self._judged(loss)
         self.averaged.module.load_state_dict(self.kept)
+
+    def _improving(self) -> bool:
+        return self.best is None or self.epoch - self.best.number < self.options.patience
+
+    def _judged(self, loss: float) -> Epoch:
+        """The epoch just trained, kept if it validates best, and saved either way."""
+        if not math.isfinite(loss):
+            raise TrainingProblem(f"the loss is {loss} in epoch {self.epoch}; try a lower --rate")
+        epoch = Epoch(self.epoch, loss, self.validate(), best=True)
+        if self.best is not None and epoch.mrr <= self.best.mrr:
+            epoch = replace(epoch, best=False)
+        else:
+            self.best = epoch
+            self.kept = {k: v.clone() for k, v in self.averaged.module.state_dict().items()}
+        self.save()
+        return epoch
 
     def validate(self) -> Mapping[str, float]:
         """CM MRR on validation of the averaged weights, by language."""
@@ -220,12 +162,19 @@ class TextTrainer:
                 rows, drawn = self._draw(language, photos, draw, rng)
                 if len(rows) < 2:
                     continue
-                texts = self.pair.text(batch_of(captions, drawn), language)
+                texts = self._texts(batch_of(captions, drawn), language)
                 part = LOSSES[self.options.loss](texts, images, torch.from_numpy(rows), scale)
                 total, count = total + part * len(rows), count + len(rows)
         if count == 0:
             raise TrainingProblem("a batch without captions: the training split has too few")
         return total / count
+
+    def _texts(self, sentences: Sentences, language: str) -> Tensor:
+        """Unit rows; in the feature space as they are, for eq. 2 and MSE measure distances."""
+        if self.options.space == "feature":
+            assert isinstance(self.pair.text, TextNetwork)
+            return self.pair.text.raw(sentences, language)
+        return self.pair.text(sentences, language)  # type: ignore[no-any-return]
 
     def _draw(
         self, language: str, photos: NDArray[np.int64], draw: int, rng: np.random.Generator
@@ -245,7 +194,8 @@ class TextTrainer:
             "averaged": self.averaged.state_dict(),
             "kept": self.kept,
             "optimizer": self._optimizer.state_dict(),
-            "counters": (self.epoch, self.step, self.best),
+            "counters": (self.epoch, self.step),
+            "best": asdict(self.best) if self.best else None,
         }
         temporary = self.checkpoint.with_suffix(".tmp")
         torch.save(state, temporary)
@@ -266,45 +216,8 @@ class TextTrainer:
         self.averaged.load_state_dict(state["averaged"])
         self.kept = state["kept"]
         self._optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.step, self.best = state["counters"]
-
-
-def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> Sentences:
-    """Some captions as a network input."""
-    sentence = torch.from_numpy(captions.sentence[rows].astype(np.float32))
-    return Sentences([captions.words[row] for row in rows], sentence)
-
-
-def project(pair: Pair, photos: TrainingSet) -> Vectors:
-    """(N, D) image vectors of the first view, without dropout."""
-    pair.eval()
-    with torch.no_grad():
-        parts = [
-            pair.image(pair.eyes(torch.from_numpy(np.array(rows, np.float32)))).numpy()
-            for rows in _chunks(photos.inputs[0])
-        ]
-    return np.concatenate(parts)
-
-
-def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(rows), EVALUATE_AT_ONCE):
-        yield rows[start : start + EVALUATE_AT_ONCE]
-
-
-def encode(pair: Pair, captions: LanguageCaptions, language: str) -> Vectors:
-    """(C, D) caption vectors without dropout."""
-    return encode_with(pair.text, captions, language)
-
-
-def encode_with(text: nn.Module, captions: LanguageCaptions, language: str) -> Vectors:
-    """(C, D) caption vectors of any text side, without dropout."""
-    text.eval()
-    with torch.no_grad():
-        parts = [
-            text(batch_of(captions, rows), language).numpy()
-            for rows in _chunks(np.arange(len(captions.photos)))
-        ]
-    return np.concatenate(parts)
+        self.epoch, self.step = state["counters"]
+        self.best = Epoch(**state["best"]) if state["best"] else None
 
 
 def _groups(pair: Pair, options: TrainingOptions) -> Iterator[dict[str, Any]]:

@@ -110,6 +110,12 @@ def command() -> None:
     show_default=True,
     help="What the text encoders read.",
 )
+@click.option(
+    "--variant",
+    default="shared",
+    show_default=True,
+    help="Ours, or one of the papers': w2vv, w2vv-attention, enhanced-w2vv, w2vv++.",
+)
 @click.option("--no-mirror", is_flag=True, help="Train on the photos as they are only.")
 def text(
     backbone: str | None,
@@ -117,6 +123,7 @@ def text(
     rate: float,
     loss: str,
     inputs: str,
+    variant: str,
     no_mirror: bool,
     as_json: bool,
     **shared: Any,
