@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from capsearch.engine.errors import UnknownModel
 
 SCHEMA = 1
+LOG = "log.jsonl"  # of a training run: about a model, not of it
 _SCALE = ".scale"
 
 
@@ -44,11 +45,11 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
 def digest(folder: Path, *more: str) -> str:
     """Twelve hex digits over a folder's arrays and tables, and over the digests it builds on.
 
-    `model.json` is left out: a corrected description does not make another model.
+    `model.json` and the log are left out: another description does not make another model.
     """
     total = hashlib.blake2b(digest_size=6)
     for path in sorted(folder.iterdir()):
-        if path.name != "model.json" and path.is_file():
+        if path.name not in ("model.json", LOG) and path.is_file():
             total.update(path.name.encode())
             total.update(hashlib.blake2b(path.read_bytes()).digest())
     for one in more:

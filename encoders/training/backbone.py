@@ -25,7 +25,7 @@ from capsearch.encoders.training.efficientnet import (
     load_imagenet,
     scale_pixels,
 )
-from capsearch.encoders.training.text import Labels
+from capsearch.encoders.training.pair import Labels
 from capsearch.engine.records import Pixels, Vectors
 
 CROP = 3  # rows and columns of activations a training crop may lose

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capsearch.encoders.training.corpus import LanguageCaptions
-from capsearch.encoders.training.text import Pair, TrainingSet, encode, project
+from capsearch.encoders.training.pair import Pair, TrainingSet, encode, project
 from capsearch.engine.metrics import Trial, best_weight
 from capsearch.engine.records import Vectors
 

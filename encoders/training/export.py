@@ -16,7 +16,7 @@ from capsearch.encoders import storage
 from capsearch.encoders.tokenizers import ChineseTokenizer
 from capsearch.encoders.training.corpus import Vocabulary
 from capsearch.encoders.training.network import ImageProjection, TextNetwork, WordsBranch
-from capsearch.encoders.training.text import Pair
+from capsearch.encoders.training.pair import Pair
 
 
 def export_text(

@@ -25,7 +25,7 @@ from capsearch.encoders.training.network import (
     TextNetwork,
     WordsBranch,
 )
-from capsearch.encoders.training.text import encode_with
+from capsearch.encoders.training.pair import encode_with
 from capsearch.engine.records import Vectors
 
 _GRU = {

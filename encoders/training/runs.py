@@ -30,14 +30,9 @@ from capsearch.encoders.training.data import CaptionData, Source, read
 from capsearch.encoders.training.efficientnet import FEATURES, LITES
 from capsearch.encoders.training.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.features import Decode, FeatureCache, Report, load_features
+from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
 from capsearch.encoders.training.projection import known, load_text
-from capsearch.encoders.training.text import (
-    Epoch,
-    Pair,
-    TextTrainer,
-    TrainingOptions,
-    TrainingSet,
-)
+from capsearch.encoders.training.text import Epoch, TextTrainer
 from capsearch.encoders.training.variants import apply_variant
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import LANGUAGES, Vectors

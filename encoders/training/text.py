@@ -19,9 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.training.losses import LOSSES
-from capsearch.encoders.training.network import (
-    Sentences,
-    TextNetwork,
+from capsearch.encoders.training.network import Sentences, TextNetwork
+from capsearch.encoders.training.pair import (
+    Labels,
+    Pair,
+    TrainingOptions,
+    TrainingSet,
+    batch_of,
+    encode,
+    project,
 )
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.metrics import mean_reciprocal_rank, ranks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from capsearch.encoders.training.network import TextConfig
-from capsearch.encoders.training.text import TrainingOptions
+from capsearch.encoders.training.pair import TrainingOptions
 from capsearch.engine.errors import TrainingProblem
 
 Variant = Callable[[TrainingOptions, int], TrainingOptions]

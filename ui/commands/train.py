@@ -131,7 +131,7 @@ def text(
     """Train text encoders and the image projection together on a backbone's features."""
     _need_torch()
     from capsearch.encoders.training import runs
-    from capsearch.encoders.training.text import TrainingOptions
+    from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(
         config=_config(inputs),
@@ -142,7 +142,8 @@ def text(
         seed=shared["seed"],
     )
     run = replace(
-        _run(shared), backbone=backbone or runs.DEFAULT_BACKBONE, mirror=not no_mirror,
+        _run(shared), backbone=backbone or runs.DEFAULT_BACKBONE, variant=variant,
+        mirror=not no_mirror,
         options=options,
     )  # fmt: skip
     return _carry_out(runs.train_text, run, as_json)
@@ -161,7 +162,7 @@ def projection(
     _need_torch()
     from capsearch.encoders.models import DEFAULT_MODEL
     from capsearch.encoders.training import runs
-    from capsearch.encoders.training.text import TrainingOptions
+    from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(epochs=epochs, rate=rate, batch=shared["batch"], seed=shared["seed"])
     run = replace(_run(shared), backbone=backbone, options=options)
@@ -197,7 +198,7 @@ def backbone(
     """Fine-tune a network's upper blocks against captions."""
     _need_torch()
     from capsearch.encoders.training import runs
-    from capsearch.encoders.training.text import TrainingOptions
+    from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(
         # The GRU adds a third to each step and nothing to the eyes.
