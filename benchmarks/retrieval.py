@@ -26,7 +26,6 @@ from capsearch.engine.metrics import (
     Labels,
     Scores,
     Trial,
-    best_weight,
     ranks,
     summarise,
 )
@@ -146,26 +145,6 @@ def evaluate(model: Model, split: EncodedSplit, options: Options = DEFAULTS) -> 
     return tuple(
         run for language in split.languages for run in _runs(model, split, language, options)
     )
-
-
-def tune_clm(
-    model: Model, data: CaptionData, split: str = "val", cache: FeatureCache | None = None
-) -> Mapping[str, float]:
-    """The CLM weight of each query language with the best mean MRR over the other languages.
-
-    Asked with the sentences of photos that have captions in both, among all photos described
-    in the other. Languages that share no photo with any other are left out.
-    """
-    encoded = encode_split(model, data.split(split), cache)
-    trials = {
-        language: tuple(
-            trial
-            for other in encoded.languages
-            if other != language and (trial := _trial(encoded, language, other, DEFAULTS))
-        )
-        for language in encoded.languages
-    }
-    return {language: best_weight(found) for language, found in trials.items() if found}
 
 
 def _runs(model: Model, split: EncodedSplit, language: str, options: Options) -> Iterator[Run]:

@@ -71,17 +71,21 @@ def _best_share(images: Vectors, sides: Mapping[str, _Side]) -> float:
 def _trials(
     images: Vectors, sides: Mapping[str, _Side], share: float, only: str | None = None
 ) -> Iterator[Trial]:
-    """Each ordered pair of languages: one's captions as queries, the other's as descriptions."""
+    """Each ordered pair of languages: one's captions as queries, the other's as descriptions.
+
+    Asked with the sentences of photos that have captions in both, among all photos described
+    in the other.
+    """
     for asked, query in sides.items():
         for told, described in sides.items():
             if asked == told or only not in (None, asked):
                 continue
             firsts = described.firsts()
-            photos = np.array(sorted(set(query.captions.photos.tolist()) & firsts.keys()))
-            if len(photos) < 2:
-                continue
+            photos = np.array(list(firsts))
+            items = np.array(list(firsts.values()))
             rows = np.flatnonzero(np.isin(query.captions.photos, photos))
-            items = np.array([firsts[photo] for photo in photos.tolist()])
+            if not len(rows):
+                continue
             cl = (1 - share) * query.visual[rows] @ described.visual[items].T
             cl = cl + share * query.sentence[rows] @ described.sentence[items].T
             cm = query.visual[rows] @ images[photos].T

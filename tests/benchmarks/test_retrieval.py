@@ -7,7 +7,7 @@ import pytest
 from toys import PHOTOS, write_split
 
 from capsearch.benchmarks.protocols import protocol_of
-from capsearch.benchmarks.retrieval import Options, encode_split, evaluate, tune_clm
+from capsearch.benchmarks.retrieval import Options, encode_split, evaluate
 from capsearch.encoders.training.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex
@@ -166,21 +166,6 @@ class TestProtocols:
     @pytest.mark.parametrize("split", ["test-flickr8k", "val", "anything"])
     def test_others_ask_with_every_caption(self, data, split):
         assert len(protocol_of(split)(data.photos[0], "en")) == 2
-
-
-class TestTuning:
-    def test_captions_that_know_more_than_pictures_get_weight(self, fake_model, tmp_path):
-        # Pictures are all the same red; only the captions tell them apart.
-        photos = [
-            (("red",), {"en": ["a cat"], "zh": ["猫"]}),
-            (("red",), {"en": ["a dog"], "zh": ["狗"]}),
-        ]
-        weights = tune_clm(fake_model, write_split(tmp_path, "val", photos))
-        assert weights == {"en": 0.01, "zh": 0.01}  # the smallest that breaks the tie
-
-    def test_languages_that_share_no_photo_are_left_out(self, fake_model, tmp_path):
-        photos = [(("red",), {"en": ["red"]}), (("blue",), {"ja": ["青い"]})]
-        assert tune_clm(fake_model, write_split(tmp_path, "val", photos)) == {}
 
 
 class TestFeatures:
