@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from capsearch.encoders import models, storage
 from capsearch.encoders.tokenizers import tokenizer
 from capsearch.encoders.training.corpus import LanguageCaptions, Vocabulary
 from capsearch.encoders.training.network import (
+    Pooling,
     Sentences,
     TextConfig,
     TextNetwork,
@@ -43,7 +44,7 @@ def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
     shared = storage.Arrays(folder / "shared.safetensors")
     vocabularies = {language: _vocabulary(folder, language) for language in card["languages"]}
     arrays = {lang: storage.Arrays(folder / f"{lang}.safetensors") for lang in card["languages"]}
-    config = _config(next(iter(arrays.values())), shared)
+    config = _config(next(iter(arrays.values())), shared, _pooling(folder, card["languages"][0]))
     sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
     network = TextNetwork(sizes, int(card["dimension"]), config)
     with torch.no_grad():
@@ -57,8 +58,15 @@ def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
     return network.eval(), vocabularies
 
 
-def _config(arrays: storage.Arrays, shared: storage.Arrays) -> TextConfig:
+def _pooling(folder: Path, language: str) -> Pooling:
+    """How the GRU's states were pooled; one for all languages."""
+    stored = json.loads((folder / f"{language}.json").read_text(encoding="utf-8"))
+    return cast(Pooling, stored["pooling"])
+
+
+def _config(arrays: storage.Arrays, shared: storage.Arrays, pooling: Pooling) -> TextConfig:
     return TextConfig(
+        pooling=pooling,
         bow_width=arrays["bow"].shape[1],
         word_width=arrays["words"].shape[1],
         gru_width=arrays["gru_Wh"].shape[1],

@@ -1,0 +1,68 @@
+"""A training problem with a known answer: words name the axes that features lie along."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from capsearch.encoders.tokenizers import tokenizer
+from capsearch.encoders.training.corpus import LanguageCaptions, Vocabulary
+from capsearch.encoders.training.network import TextConfig
+from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
+
+SMALL = TextConfig(bow_width=12, word_width=8, gru_width=10, hidden=24)
+WORDS = {
+    "en": ("a", "blue", "car", "cat", "green", "red", "tree"),
+    "zh": ("一", "红色", "绿色", "蓝色", "猫", "车"),
+    "ja": ("猫", "緑", "赤い", "車", "青い"),
+}
+FEATURES = 6
+
+
+@cache
+def vocabulary(language):
+    reader = tokenizer(language)
+    if language == "zh":
+        reader = reader.pinned(set(WORDS["zh"]))
+    return Vocabulary(language, WORDS[language], reader)
+
+
+def options(**changes):
+    made = {"dimension": 8, "epochs": 3, "batch": 16, "rate": 5e-3, "config": SMALL}
+    return TrainingOptions(**{**made, **changes})
+
+
+def random_pair(vocabularies, settings=None, features=FEATURES, **parts):
+    """A pair with random word vectors; biases too, so that none is zero by accident."""
+    settings = settings or options()
+    width = settings.config.word_width
+    vectors = {
+        language: torch.randn(len(one.words), width) * 0.1 for language, one in vocabularies.items()
+    }
+    return Pair(vocabularies, vectors, features, settings, **parts)
+
+
+def captions(photos, words, seed=0):
+    """Captions with the given word numbers and random unit sentence vectors."""
+    sentence = np.random.default_rng(seed).normal(size=(len(photos), 512)).astype(np.float32)
+    sentence /= np.linalg.norm(sentence, axis=1, keepdims=True)
+    return LanguageCaptions(
+        np.array(photos, np.int64),
+        [torch.tensor(one, dtype=torch.long) for one in words],
+        sentence.astype(np.float16),
+    )
+
+
+def axes(count, seed=0, languages=("en",)):
+    """Photo i lies along axis i % 6, and its two captions are the word i % 6 (and noise)."""
+    rng = np.random.default_rng(seed)
+    kinds = np.arange(count) % FEATURES
+    features = np.eye(FEATURES, dtype=np.float32)[kinds] * 2
+    features = features + rng.normal(0, 0.05, features.shape).astype(np.float32)
+    told = {
+        language: captions(
+            np.repeat(np.arange(count), 2), [[kind] for kind in np.repeat(kinds, 2)], seed
+        )
+        for language in languages
+    }
+    return TrainingSet(features[None], told)

@@ -1,0 +1,205 @@
+"""The served text encoder is the trained one, in numpy and eight bits."""
+
+import json
+
+import numpy as np
+import pytest
+from small_models import write_backbone_card, write_sentence_model
+
+from capsearch.encoders import models, storage
+from capsearch.engine.errors import UnknownLanguage, UnknownModel
+
+torch = pytest.importorskip("torch")
+
+from small_problems import SMALL, options, random_pair, vocabulary  # noqa: E402
+
+from capsearch.encoders.text import MAX_WORDS, gru  # noqa: E402
+from capsearch.encoders.training.export import export_text  # noqa: E402
+from capsearch.encoders.training.network import Sentences, TextConfig  # noqa: E402
+from capsearch.encoders.training.projection import load_text  # noqa: E402
+
+SHARE = 0.3
+TEXTS = {
+    "en": ["a red car", "red red red cars", "a cat and a cat", "zebra", "blue " * 60],
+    "zh": ["红色的车", "一只猫", "紅色的車", "蓝色绿色"],
+    "ja": ["赤い車", "青い猫と赤い猫", "緑"],
+}
+
+
+def write_model(folder, config=SMALL, seed=3):
+    """A text model in folder/text with random weights, what it stands on, and its torch twin."""
+    sentence = write_sentence_model(folder / "sentence")
+    backbone = write_backbone_card(folder / "eyes")
+    vocabularies = {language: vocabulary(language) for language in TEXTS}
+    pair = random_pair(vocabularies, options(config=config, seed=seed)).eval()
+    card = {
+        "name": "small",
+        "languages": list(TEXTS),
+        "dimension": 8,
+        "backbone": str(backbone),
+        "backbone_digest": "0",
+        "sentence": str(sentence),
+        "clm_weights": dict.fromkeys(TEXTS, 0.4),
+        "cl_floors": dict.fromkeys(TEXTS, 0.1),
+        "sentence_share": SHARE,
+    }
+    export_text(pair, vocabularies, folder / "text", card)
+    return pair, vocabularies
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    pair, vocabularies = write_model(folder)
+    return pair, vocabularies, models.load(str(folder / "text"))
+
+
+@pytest.fixture(scope="module")
+def model(made):
+    return made[2]
+
+
+def torch_vectors(network, vocabularies, sentences, texts, language):
+    """What the torch network gives, with the tokenizer of training."""
+    known = vocabularies[language]
+    words = [known.numbers(known.tokenizer.tokens(text)) for text in texts]
+    with torch.no_grad():
+        given = torch.from_numpy(sentences.encode(texts))
+        return network(Sentences(words, given), language).numpy()
+
+
+class TestTwins:
+    @pytest.mark.parametrize("language", TEXTS)
+    def test_numpy_and_torch_agree_within_the_rounding_to_eight_bits(self, made, language):
+        pair, vocabularies, model = made
+        texts = [t for t in TEXTS[language] if t != "紅色的車"]  # the corpus is Simplified before
+        served = model.text.encode(texts, language).visual
+        trained = torch_vectors(pair.text, vocabularies, model.text.sentences, texts, language)
+        np.testing.assert_allclose(served, trained, atol=0.02)
+
+    @pytest.mark.parametrize("language", TEXTS)
+    def test_and_exactly_once_both_are_rounded(self, made, tmp_path, language):
+        _, vocabularies, model = made
+        network, again = load_text(str(model.text.shared.parent))
+        assert again == vocabularies
+        texts = TEXTS[language][:2]
+        served = model.text.encode(texts, language).visual
+        reloaded = torch_vectors(network, again, model.text.sentences, texts, language)
+        np.testing.assert_allclose(served, reloaded, atol=1e-5)
+
+    @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
+    @pytest.mark.parametrize("inputs", [("bow", "word2vec", "gru"), ("bow", "sentence"), ("gru",)])
+    def test_every_variant_is_served(self, tmp_path, pooling, inputs):
+        sizes = {"bow_width": 12, "word_width": 8, "gru_width": 10, "hidden": 24}
+        config = TextConfig(inputs=inputs, pooling=pooling, **sizes)
+        pair, vocabularies = write_model(tmp_path, config)
+        model = models.load(str(tmp_path / "text"))
+        texts = ["a red car", "a cat"]
+        served = model.text.encode(texts, "en").visual
+        for network, atol in ((pair.text, 0.02), (load_text(str(tmp_path / "text"))[0], 1e-5)):
+            twin = torch_vectors(network, vocabularies, model.text.sentences, texts, "en")
+            np.testing.assert_allclose(served, twin, atol=atol)
+
+    def test_the_image_projection_too(self, made):
+        pair, _, model = made
+        features = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+        with torch.no_grad():
+            expected = pair.image(torch.from_numpy(features)).numpy()
+        np.testing.assert_allclose(model.image.project(features), expected, atol=0.02)
+
+    def test_gru_is_torchs_gru(self):
+        torch.manual_seed(0)
+        reference = torch.nn.GRU(5, 7, batch_first=True)
+        weights = [p.detach().numpy() for p in reference.parameters()]
+        x = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+        with torch.no_grad():
+            states = reference(torch.from_numpy(x[None]))[0][0].numpy()
+        np.testing.assert_allclose(gru(x, *weights), states, atol=1e-6)
+
+    def test_equal_seeds_export_equal_models(self, tmp_path):
+        (tmp_path / "one").mkdir()
+        (tmp_path / "two").mkdir()
+        for folder in (tmp_path / "one", tmp_path / "two"):
+            torch.manual_seed(0)
+            write_model(folder)
+        digests = {storage.digest(tmp_path / one / "text") for one in ("one", "two")}
+        assert len(digests) == 1
+
+
+class TestEncoding:
+    def test_rows_are_unit(self, model):
+        encoded = model.text.encode(TEXTS["en"][:3], "en")
+        np.testing.assert_allclose(np.linalg.norm(encoded.visual, axis=1), 1.0, atol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(encoded.caption, axis=1), 1.0, atol=1e-5)
+
+    def test_a_caption_product_is_the_weighted_sum_of_both_cosines(self, model):
+        one, other = ["a red car"], ["a blue cat"]
+        first, second = (model.text.encode(text, "en") for text in (one, other))
+        shared = (first.visual @ second.visual.T).item()
+        sentences = model.text.sentences
+        sentence = (sentences.encode(one) @ sentences.encode(other).T).item()
+        assert (first.caption @ second.caption.T).item() == pytest.approx(
+            (1 - SHARE) * shared + SHARE * sentence, abs=1e-5
+        )
+        assert model.text.caption_dimension == first.caption.shape[1] == 8 + 512
+
+    @pytest.mark.parametrize("language", TEXTS)
+    @pytest.mark.parametrize("text", ["", "…", "?!", "🦓", "  ", "ж"])
+    def test_text_that_carries_nothing_is_zero_and_unknown(self, model, text, language):
+        encoded = model.text.encode(["", text], language)
+        assert encoded.known == (False, False)
+        assert not encoded.visual.any()
+        assert not encoded.caption.any()
+
+    def test_the_unknown_do_not_touch_their_neighbours(self, model):
+        alone = model.text.encode(["a red car"], "en")
+        beside = model.text.encode(["…", "a red car", ""], "en")
+        assert beside.known == (False, True, False)
+        np.testing.assert_allclose(beside.visual[1], alone.visual[0], atol=1e-6)
+        np.testing.assert_allclose(beside.caption[1], alone.caption[0], atol=1e-6)
+
+    def test_a_word_only_the_sentence_encoder_has_is_known(self, model):
+        # "c" is a piece of the sentence encoder, and no word of the vocabulary
+        assert model.text.encode(["c"], "en").known == (True,)
+
+    def test_traditional_is_read_as_simplified(self, model):
+        encoded = model.text.encode(["红色的车", "紅色的車"], "zh")
+        np.testing.assert_array_equal(encoded.visual[0], encoded.visual[1])
+
+    def test_no_text_gives_no_rows(self, model):
+        encoded = model.text.encode([], "en")
+        assert encoded.visual.shape == (0, 8)
+        assert encoded.caption.shape == (0, 520)
+        assert encoded.known == ()
+
+    def test_words_beyond_the_limit_do_not_count(self, model):
+        reader = model.text.encoders["en"]
+        assert len(reader.numbers("red " * 100)) == MAX_WORDS
+        assert reader.numbers("zebra red okapi cat").tolist() == [5, 3]
+
+    def test_a_language_it_does_not_read_is_refused(self, model):
+        with pytest.raises(UnknownLanguage, match="small does not read 'fr'; it reads en, zh, ja"):
+            model.text.encode(["un chat"], "fr")
+
+    def test_clm_weight_and_floor_are_those_of_the_card(self, model):
+        assert model.text.clm_weight("zh") == 0.4
+        assert model.text.cl_floor("ja") == 0.1
+        assert model.text.languages == ("en", "zh", "ja")
+
+
+def test_a_model_of_one_language_takes_every_text_for_it(tmp_path):
+    write_model(tmp_path)
+    card = storage.read_card(tmp_path / "text")
+    storage.write_card(tmp_path / "text", {**card, "languages": ["zh"]})
+    model = models.load(str(tmp_path / "text"))
+    assert model.text.detect("a cat") == model.text.detect("猫") == "zh"
+
+
+def test_another_tokenizer_version_is_refused_with_what_to_do(tmp_path):
+    write_model(tmp_path)
+    stored = tmp_path / "text" / "en.json"
+    content = json.loads(stored.read_text(encoding="utf-8"))
+    stored.write_text(json.dumps({**content, "tokenizer": "en-porter9"}), encoding="utf-8")
+    model = models.load(str(tmp_path / "text"))
+    with pytest.raises(UnknownModel, match=r"tokenizer en-porter9.*install the capsearch it was"):
+        model.text.encode(["a cat"], "en")
