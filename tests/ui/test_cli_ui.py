@@ -73,3 +73,14 @@ def test_the_servers_exit_code_is_ours() -> None:
     import sys
 
     assert ui._serve([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
+
+
+def test_uploads_are_limited_and_the_page_has_its_own_theme(served: Served) -> None:
+    main(["ui"])
+    assert f"--server.maxUploadSize={ui.MAX_UPLOAD_MB}" in served.arguments
+    assert any(argument.startswith("--theme.dark.") for argument in served.arguments)
+
+
+def test_the_timing_log_is_handed_over(served: Served, tmp_path: Path) -> None:
+    main(["ui", "--timing-log", str(tmp_path / "times.jsonl")])
+    assert served.environment[ui.TIMING_VARIABLE] == str(tmp_path / "times.jsonl")

@@ -181,3 +181,18 @@ def test_an_index_rebuilt_with_another_model_is_opened_again(
     page.run()
     assert not page.error
     assert open_buttons(page) == 4
+
+
+@pytest.mark.parametrize(
+    ("listening_on", "offered"), [("127.0.0.1", True), ("0.0.0.0", False), (None, False)]
+)
+def test_only_on_this_machine_can_a_folder_be_indexed_from_the_page(
+    open_page: Opener,
+    filled: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listening_on: str | None,
+    offered: bool,
+) -> None:
+    monkeypatch.setattr("streamlit.get_option", {"server.address": listening_on}.get)
+    labels = [button.label for button in open_page().button]
+    assert ("Index this folder" in labels) == offered

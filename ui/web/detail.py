@@ -43,7 +43,7 @@ def _body(view: View) -> None:
     if record is None:
         st.warning(view.texts.unknown_picture)
         return
-    st.query_params["view"] = image_id
+    session.write_view(image_id)
     _turn_pages(view, image_id)
     picture, facts = st.columns([5, 3], gap="medium")
     with picture:

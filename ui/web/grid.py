@@ -104,9 +104,10 @@ def draw(tiles: Sequence[Tile], texts: Texts, place: str, on_open: Callable[[str
 
 
 def _draw_tile(tile: Tile, texts: Texts, place: str, on_open: Callable[[str], None]) -> None:
+    """The key tells the stylesheet the tile's shape, and whether its first words are a caption."""
     name = f"{place}_{tile.rank}"
     shape = ratio_bucket(tile.record.width, tile.record.height)
-    with st.container(key=f"tile_{name}_r{shape:03}"):
+    with st.container(key=f"tile_{name}_r{shape:03}{'_captioned' if tile.caption else ''}"):
         if tile.file is None:
             st.container(key=f"gone_{name}").text(texts.unreadable)
         else:
@@ -117,16 +118,8 @@ def _draw_tile(tile: Tile, texts: Texts, place: str, on_open: Callable[[str], No
             on_click=on_open,
             args=(tile.record.id,),
         )
-        _draw_words(tile, name)
-
-
-def _draw_words(tile: Tile, name: str) -> None:
-    if tile.caption:
-        st.text(tile.caption)
-    if tile.scores:
-        st.container(key=f"why_{name}").text(tile.scores)
-    if tile.tags:
-        st.container(key=f"tags_{name}").text(tile.tags)
+        for words in filter(None, (tile.caption, tile.scores, tile.tags)):
+            st.text(words)
 
 
 def _number(score: float | None) -> str:

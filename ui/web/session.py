@@ -21,15 +21,20 @@ DEFAULT_WEIGHT = 0.5  # where the slider stands before anyone has touched it
 
 
 def begin(collections: Sequence[str]) -> None:
-    """On a new visit, set the widgets as the URL says. A collection not offered is ignored."""
-    if "text" in st.session_state:
+    """Set the widgets as the URL says: on a new visit, or when the reader went back in history.
+
+    Going back shows as a URL we did not write while no widget was touched: a touched widget
+    may come with the URL of a moment ago. A collection that is not offered is ignored.
+    """
+    new_visit = "text" not in st.session_state
+    if new_visit:
+        st.session_state.update(history=(), uploads=0)
+    elif _url() == st.session_state["url"] or _current() != st.session_state["shown"]:
         return
-    params = {name: st.query_params.get_all(name) for name in st.query_params}
-    state = from_params(params)
+    state = from_params(_url())
     known = state.collection if state.collection in collections else None
     show(replace(state, collection=known or collections[0]))
-    st.session_state["history"] = ()
-    st.session_state["uploads"] = 0
+    st.session_state["url"] = _url()
 
 
 def show(state: PageState) -> None:
@@ -53,16 +58,24 @@ def show(state: PageState) -> None:
         "selected": state.selected,
         "interface": state.interface or reader_language(st.context.locale),
     }
-    if state.collection is not None:
-        values["collection"] = state.collection
-    st.session_state.update(values)
-    st.session_state["shown"] = replace(state, collection=values.get("collection"))
+    st.session_state.update(values, collection=state.collection)
+    st.session_state["shown"] = state
 
 
 def read() -> PageState:
     """What the widgets say now; a new search starts at its first page with no large view."""
+    state = _current()
+    before: PageState = st.session_state["shown"]
+    if not state.same_search(before) and state.pages == before.pages:
+        state = replace(state, pages=1, selected=None)
+        st.session_state.update(pages=1, selected=None)
+    st.session_state["shown"] = state
+    return state
+
+
+def _current() -> PageState:
     get = st.session_state.get
-    state = PageState(
+    return PageState(
         text=(get("text") or "").strip(),
         like=get("like"),
         language=get("language"),
@@ -75,12 +88,6 @@ def read() -> PageState:
         collection=get("collection"),
         interface=_chosen_interface(),
     )
-    before: PageState = st.session_state["shown"]
-    if not state.same_search(before) and state.pages == before.pages:
-        state = replace(state, pages=1, selected=None)
-        st.session_state.update(pages=1, selected=None)
-    st.session_state["shown"] = state
-    return state
 
 
 def _filters() -> Filters:
@@ -106,10 +113,21 @@ def write_url(state: PageState, collections: Sequence[str]) -> None:
     if state.collection == collections[0]:
         state = replace(state, collection=None)
     params = to_params(state)
-    current = {name: st.query_params.get_all(name) for name in st.query_params}
     wanted = {name: [value] if isinstance(value, str) else value for name, value in params.items()}
-    if current != wanted:
+    if _url() != wanted:
         st.query_params.from_dict(params)
+    st.session_state["url"] = wanted
+
+
+def write_view(image_id: str) -> None:
+    """Make the address bar name the picture in the large view, which draws itself alone."""
+    st.query_params["view"] = image_id
+    st.session_state["url"] = _url()
+    st.session_state["shown"] = replace(st.session_state["shown"], selected=image_id)
+
+
+def _url() -> dict[str, list[str]]:
+    return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
 def remember() -> None:

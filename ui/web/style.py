@@ -55,13 +55,11 @@ _GRID = """
 [class*="st-key-gone"] { display: grid; place-items: center; opacity: .7 }
 [class*="st-key-tile"] [data-testid="stElementToolbar"] { display: none }
 [class*="st-key-tile"] [data-testid="stText"] span {
-  font-size: .86rem; line-height: 1.35; overflow: hidden; display: -webkit-box;
-  -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow-wrap: anywhere }
-[class*="st-key-tile"] [class*="st-key-why"] [data-testid="stText"] span,
-[class*="st-key-tile"] [class*="st-key-tags"] [data-testid="stText"] span {
-  font-size: .76rem; opacity: .68; font-variant-numeric: tabular-nums }
-[class*="st-key-tile"] [class*="st-key-tags"] [data-testid="stText"] span {
-  -webkit-line-clamp: 1 }
+  font-size: .76rem; line-height: 1.35; opacity: .68; font-variant-numeric: tabular-nums;
+  overflow: hidden; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2;
+  overflow-wrap: anywhere }
+[class*="st-key-tile"][class*="_captioned"] > :nth-child(3) [data-testid="stText"] span {
+  font-size: .86rem; opacity: 1 }
 /* The button lies over the picture: all of it is clickable, and the tab key gets there. */
 [class*="st-key-tile"] [class*="st-key-open"] { position: absolute; inset: 0 0 auto 0;
   aspect-ratio: var(--ratio); z-index: 1; height: auto }

@@ -147,6 +147,18 @@ def test_a_permalink_shows_the_same_after_a_reload(visit: Visit) -> None:
     assert (param(page, "mode"), param(page, "min")) == ("cm", "0.3")
 
 
+def test_the_browsers_back_button_returns_to_the_search_before(visit: Visit) -> None:
+    page = visit(q="a red car")
+    expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
+    field = page.get_by_role("textbox", name="Search", exact=True)
+    field.fill("blue sea")
+    field.press("Enter")
+    expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
+    page.go_back()
+    expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
+    expect(field).to_have_value("a red car", **SLOWLY)
+
+
 def test_nothing_moves_when_the_pictures_arrive(visit: Visit) -> None:
     def boxes(page: Page) -> list[list[float]]:
         return tiles(page).evaluate_all(
