@@ -10,6 +10,8 @@ from capsearch.encoders.training.corpus import LanguageCaptions, Vocabulary
 from capsearch.encoders.training.network import TextConfig
 from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
 
+torch.set_num_threads(1)  # these problems are too small to share
+
 SMALL = TextConfig(bow_width=12, word_width=8, gru_width=10, hidden=24)
 WORDS = {
     "en": ("a", "blue", "car", "cat", "green", "red", "tree"),
