@@ -218,7 +218,10 @@ def build_corpus(
         listener.progress("captions", at, len(run.languages))
         texts, photos = texts_of(train, language)
         if not texts:
-            raise TrainingProblem(f"no {language} captions in split '{run.train_split}'")
+            raise TrainingProblem(
+                f"no {language} captions in split '{run.train_split}'; name the languages there "
+                "are with --lang"
+            )
         vocabulary, tokens = build_vocabulary(language, texts, run.min_count)
         vocabularies[language] = vocabulary
         width = run.options.config.word_width
