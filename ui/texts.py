@@ -19,7 +19,6 @@ class Texts:
     search: str
     placeholder: str
     drop_picture: str
-    drop_picture_help: str
     searching_with_picture: str
     picture_weight: str
     more: str
@@ -65,10 +64,8 @@ class Texts:
     captions: str
     no_captions: str
     by_model: str
-    details: str
     size: str
     taken: str
-    format: str
     files: str
     score: str
     similar: str
@@ -105,7 +102,6 @@ _EN = Texts(
     search="Search",
     placeholder="Describe a picture in English, 中文 or 日本語",
     drop_picture="Search with a picture",
-    drop_picture_help="Drop a picture here to find others like it. Add words to change it.",
     searching_with_picture="Your picture",
     picture_weight="Share of the picture beside the words",
     more="More",
@@ -147,10 +143,8 @@ _EN = Texts(
     captions="Captions",
     no_captions="No captions yet.",
     by_model="written by a model",
-    details="Details",
     size="Size",
     taken="Taken",
-    format="Format",
     files="Files",
     score="Score",
     similar="Similar pictures",
@@ -185,7 +179,6 @@ _ZH = Texts(
     search="搜索",
     placeholder="用中文、English 或日本語描述图片",
     drop_picture="用图片搜索",
-    drop_picture_help="把图片拖到这里，查找相似的图片；也可以再加文字。",
     searching_with_picture="你的图片",
     picture_weight="图片相对于文字的比重",
     more="更多",
@@ -227,10 +220,8 @@ _ZH = Texts(
     captions="描述",
     no_captions="还没有描述。",
     by_model="由模型撰写",
-    details="详细信息",
     size="尺寸",
     taken="拍摄时间",
-    format="格式",
     files="文件",
     score="分数",
     similar="相似的图片",
@@ -265,7 +256,6 @@ _JA = Texts(
     search="検索",
     placeholder="日本語、English、中文で写真を説明してください",
     drop_picture="画像で検索",
-    drop_picture_help="画像をここにドロップすると似た写真をさがします。言葉を添えることもできます。",
     searching_with_picture="あなたの画像",
     picture_weight="言葉に対する画像の割合",
     more="もっと見る",
@@ -307,10 +297,8 @@ _JA = Texts(
     captions="説明文",
     no_captions="説明文はまだありません。",
     by_model="モデルが作成",
-    details="詳細",
     size="大きさ",
     taken="撮影日時",
-    format="形式",
     files="ファイル",
     score="スコア",
     similar="似た写真",

@@ -38,7 +38,9 @@ def show(view: View) -> None:
 
 def _body(view: View) -> None:
     """Runs again by itself when something inside is clicked; the page behind stays as it is."""
-    image_id: str = st.session_state["selected"]
+    image_id: str | None = st.session_state["selected"]
+    if image_id is None:  # a button in here has started another search: back to the page
+        st.rerun()
     record = view.library.collection.catalog.images([image_id]).get(image_id)
     if record is None:
         st.warning(view.texts.unknown_picture)
@@ -95,8 +97,7 @@ def _facts(view: View, record: ImageRecord) -> None:
         _field(texts.taken, record.taken_at.strftime("%Y-%m-%d %H:%M"))
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
     st.space("small")
-    if st.button(texts.find_similar, on_click=session.search_like, args=(record.id,)):
-        st.rerun()
+    st.button(texts.find_similar, on_click=session.search_like, args=(record.id,))
 
 
 def _captions(texts: Texts, captions: Sequence[Caption]) -> None:

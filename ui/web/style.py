@@ -99,6 +99,9 @@ _PAGE = """
 [data-testid="stDialog"] [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere }
 [data-testid="stDialog"] [role="dialog"] h1, [data-testid="stDialog"] [role="dialog"] h2 {
   font-size: 1.05rem }
+.st-key-large [data-testid="stElementContainer"], .st-key-large [data-testid="stFullScreenFrame"],
+.st-key-large div:has(> [data-testid="stImage"]), .st-key-large .stImage,
+.st-key-large [data-testid="stImageContainer"] { width: 100% !important }
 .st-key-large img { max-height: 68vh; width: 100% !important; object-fit: contain;
   border-radius: 8px; background: #8881 }
 .st-key-facts [data-testid="stCaptionContainer"] { margin-top: .55rem }

@@ -83,6 +83,16 @@ def test_the_large_view_has_its_own_address_and_arrow_keys_turn_the_pages(visit:
     expect(page.get_by_role("dialog")).to_contain_text("car copy.jpg", **SLOWLY)
 
 
+def test_a_picture_of_the_collection_can_be_searched_with(visit: Visit) -> None:
+    page = visit(q="blue", mode="cm")
+    dialog = open_first(page)
+    dialog.get_by_role("button", name="Search with this picture").click()
+    expect(page.get_by_text("Pictures like this one")).to_be_visible(**SLOWLY)
+    expect(dialog).to_be_hidden(**SLOWLY)
+    expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
+    wait_for_param(page, "like")
+
+
 def test_a_picture_can_be_reached_and_opened_with_the_keyboard_alone(visit: Visit) -> None:
     page = visit(q="a red car")
     button = page.get_by_role("button", name="Open picture 1", exact=True)
