@@ -98,7 +98,7 @@ class TestHalves:
 
     def test_in_training_photos_are_varied(self, network):
         eyes = Eyes(network, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).train()
-        given = torch.rand(70, 4, 4, 112)
+        given = torch.rand(70, 8, 8, 112)
         assert eyes(given).shape == (70, FEATURES)
         torch.manual_seed(0)
         varied = backbone._varied(torch.arange(16.0).reshape(1, 1, 4, 4).repeat(8, 1, 1, 1))
@@ -134,8 +134,8 @@ def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(
     halved = deepcopy(network).half().float()
     expected = (halved(scale_pixels(torch.from_numpy(pictures))) - mean) / deviation
     assert expected.std() > 0.5  # the pictures differ
-    np.testing.assert_allclose(found, expected.numpy(), atol=2e-3)
-    np.testing.assert_allclose(served.features([pictures[1]])[0], found[1], atol=2e-3)
+    np.testing.assert_allclose(found, expected.numpy(), atol=2e-2)
+    np.testing.assert_allclose(served.features([pictures[1]])[0], found[1], atol=2e-2)
     size = sum(p.numel() for p in network.parameters()) * 2  # float16
     assert (tmp_path / "backbone.onnx").stat().st_size < 1.1 * size
 

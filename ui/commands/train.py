@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NEXT = {
+    "text": "capsearch index PATH --model {} --rebuild",
+    "backbone": "capsearch train text --data PATH --backbone {} --name NAME",
+}
+
 TEXT_EXAMPLES = """\b
 Examples:
   capsearch train text --data DIR --name mine
@@ -269,7 +274,7 @@ def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
         print_json(card)
     else:
         sys.stdout.write(f"{folder}\n")
-        remark(f"use it with: capsearch index PATH --model {card['name']} --rebuild")
+        remark(f"use it with: {NEXT[card['kind']].format(card['name'])}")
     return 0
 
 

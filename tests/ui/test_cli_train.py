@@ -1,0 +1,229 @@
+"""`capsearch train`: from captioned pictures to a model that indexes and answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from capsearch.encoders import models
+from capsearch.engine.fakes import colour_picture
+from capsearch.ui.cli import main
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("gensim")
+
+from capsearch.encoders.training import backbone, efficientnet, network, runs  # noqa: E402
+from capsearch.encoders.training.text import TextTrainer  # noqa: E402
+
+COLOURS = {
+    "red": ("a red wall", "红色的墙", "赤い壁"),
+    "green": ("a green wall", "绿色的墙", "緑の壁"),
+    "blue": ("a blue wall", "蓝色的墙", "青い壁"),
+    "yellow": ("a yellow wall", "黄色的墙", "黄色い壁"),
+    "black": ("a black wall", "黑色的墙", "黒い壁"),
+}
+Command = Callable[..., tuple[int, str, str]]
+
+
+def record(number: int, texts: tuple[str, str, str]) -> dict[str, Any]:
+    captions = zip(("en", "zh", "ja"), texts, strict=True)
+    told = {language: [{"text": text, "source": "test"}] for language, text in captions}
+    return {"id": number, "file": f"{number}.png", "captions": told}
+
+
+def write_data(folder: Path) -> Path:
+    """Thirty pictures to train on and ten to validate with, of five colours and two sizes."""
+    folder.mkdir()
+    colours = list(COLOURS)
+    for number in range(40):
+        pixels = colour_picture(colours[number % 5], size=16 + number // 20)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    for split, numbers in (("train", range(30)), ("val", range(30, 40))):
+        write_split(folder, split, [record(n, COLOURS[colours[n % 5]]) for n in numbers])
+    return folder
+
+
+def write_split(folder: Path, split: str, records: list[dict[str, Any]]) -> None:
+    lines = "\n".join(map(json.dumps, records)).encode()
+    (folder / f"{split}.jsonl.gz").write_bytes(gzip.compress(lines))
+
+
+def small_network(name: str) -> Any:
+    torch.manual_seed(5)
+    made = efficientnet.EfficientNetLite(efficientnet.LITES[name]).eval()
+    for part in made.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+    return made
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with `data` and `models`, small networks, and the backbone `eyes` trained once."""
+    folder = tmp_path_factory.mktemp("workshop")
+    write_data(folder / "data")
+    small = partial(network.TextConfig, bow_width=16, word_width=8, gru_width=8, hidden=32)
+    lite = replace(efficientnet.LITES["lite0"], input_size=128)
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(efficientnet.LITES, "lite0", lite)  # type: ignore[arg-type]
+        patch.setattr(backbone, "load_imagenet", small_network)
+        patch.setattr(network, "TextConfig", small)
+        patch.setenv("CAPSEARCH_MODELS", str(folder / "models"))
+        arguments = ["--from", "lite0", "--name", "eyes", "--epochs", "1", "--warm-epochs", "0"]
+        assert main(["train", "backbone", *common(folder), *arguments]) == 0
+        yield folder
+
+
+def common(folder: Path, data: Path | None = None) -> list[str]:
+    places = ["--data", str(data or folder / "data"), "--cache", str(folder / "cache")]
+    return [*places, "--min-count", "1", "--batch", "15"]
+
+
+@pytest.fixture
+def train(workshop: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """train("text", "--name", "mine", ...) on the data; models go to workshop/models."""
+
+    def run_train(kind: str, *arguments: str, data: Path | None = None) -> tuple[int, str, str]:
+        capsys.readouterr()
+        eyes = ["--backbone", "eyes"] if kind != "backbone" else []
+        code = main(["train", kind, *common(workshop, data), *eyes, *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_train
+
+
+def test_eyes_then_words_then_an_index_that_answers(
+    train: Command, workshop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = train("text", "--name", "mine", "--epochs", "2")
+    assert code == 0, err
+    assert out == f"{workshop / 'models' / 'mine'}\n"
+    assert "epoch 1  loss" in err
+    assert "--model mine --rebuild" in err
+    index = ["--index", str(tmp_path / "index")]
+    assert main(["index", str(workshop / "data"), "--model", "mine", *index]) == 0
+    capsys.readouterr()
+    for text, language in (("a red wall", "en"), ("红色的墙", "zh"), ("赤い壁", "ja")):
+        assert main(["query", text, "--json", *index]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["query"]["language"] == language
+        assert len(found["hits"]) == 10
+
+
+def test_the_card_says_what_the_model_is_and_how_it_was_made(train: Command) -> None:
+    arguments = ["--name", "carded", "--epochs", "1", "--licence", "CC0"]
+    code, out, err = train("text", *arguments, "--lang", "en", "--lang", "ja", "--json")
+    assert code == 0, err
+    card = json.loads(out)
+    assert (card["kind"], card["name"], card["backbone"]) == ("text", "carded", "eyes")
+    assert card["languages"] == ["en", "ja"]
+    assert card["training"]["photos"] == 30
+    assert card["training"]["captions"] == {"en": 30, "ja": 30}
+    assert "CC0" in card["licence"]
+    assert set(card["validation_mrr"]) == set(card["clm_weights"]) == {"en", "ja"}
+    model = models.load("carded")
+    assert model.digest == card["digest"]
+    assert model.image.digest == card["backbone_digest"]
+    assert not list(model.text.shared.parent.glob("checkpoint*"))  # type: ignore[attr-defined]
+
+
+def test_another_backbone_joins_an_existing_space(train: Command) -> None:
+    assert train("text", "--name", "host", "--epochs", "1")[0] == 0
+    arguments = ["--text", "host", "--name", "joined", "--epochs", "1"]
+    code, _, err = train("projection", *arguments)
+    assert code == 0, err
+    own, joined = models.load("host"), models.load("joined")
+    assert joined.digest != own.digest
+    for one, other in (("a red wall", "en"), ("红色的墙", "zh")):
+        encoded = (model.text.encode([one], other).visual for model in (own, joined))
+        assert next(encoded).tolist() == next(encoded).tolist()
+
+
+def test_an_interrupted_run_resumed_makes_the_same_model(
+    train: Command, workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--epochs", "3", "--lang", "en", "--no-mirror"]
+    assert train("text", *options, "--name", "whole")[0] == 0
+    judged = TextTrainer._judged
+
+    def interrupted(self: TextTrainer, loss: float) -> Any:
+        if self.epoch == 2:
+            raise KeyboardInterrupt
+        return judged(self, loss)
+
+    monkeypatch.setattr(TextTrainer, "_judged", interrupted)
+    assert train("text", *options, "--name", "halves")[0] == 130
+    assert not (workshop / "models" / "halves" / "model.json").exists()
+    monkeypatch.setattr(TextTrainer, "_judged", judged)
+    code, _, err = train("text", *options, "--name", "halves", "--resume")
+    assert code == 0, err
+    assert "epoch 1 " not in err
+    assert models.load("halves").digest == models.load("whole").digest
+
+
+def test_after_a_backbone_comes_a_text_model(
+    train: Command, workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = workshop / "models" / "eyes"
+    monkeypatch.setattr(runs, "train_backbone", lambda run, decode, listener: made)
+    _, _, err = train("backbone", "--from", "lite0", "--name", "other")
+    assert "capsearch train text --data PATH --backbone eyes" in err
+
+
+def test_a_name_that_is_taken_is_refused(train: Command) -> None:
+    code, _, err = train("backbone", "--from", "lite0", "--name", "eyes")
+    assert code == 2
+    assert "holds a model already; choose another --name" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--inputs", "bow,tea"], "--inputs are some of bow,word2vec,gru,sentence"),
+        (["--inputs", ""], "--inputs are some of"),
+        (["--loss", "hope"], "no loss called 'hope'"),
+        (["--variant", "w3vv"], "no variant called 'w3vv'"),
+        (["--backbone", "nobody"], "no backbone model called 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_2(
+    train: Command, arguments: list[str], message: str
+) -> None:
+    code, out, err = train("text", "--name", "never", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_language_without_captions_is_named(train: Command, tmp_path: Path) -> None:
+    data = write_data(tmp_path / "data")
+    english = record(1, COLOURS["red"])
+    english["captions"].pop("zh")
+    write_split(data, "train", [english])
+    code, _, err = train("text", "--name", "never", "--lang", "zh", data=data)
+    assert code == 2
+    assert "no zh captions in split 'train'; name the languages there are with --lang" in err
+
+
+def test_without_torch_the_extra_is_named(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gensim", None)
+    code, _, err = train("text", "--name", "mine")
+    assert code == 2
+    assert "pip install 'capsearch[train]'" in err
+
+
+@pytest.mark.parametrize("kind", ["text", "backbone", "projection"])
+def test_each_training_explains_itself(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", kind, "--help"]) == 0
+    assert f"capsearch train {kind}" in capsys.readouterr().out.split("Examples:")[1]
