@@ -34,6 +34,13 @@ def param(page: Page, name: str) -> str | None:
     return parse_qs(urlsplit(page.url).query).get(name, [None])[0]
 
 
+def reload(page: Page) -> None:
+    """Once the server has nothing more to send: it may still be setting the address."""
+    idle = page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]')
+    idle.wait_for(**SLOWLY)
+    page.reload()
+
+
 def wait_for_param(page: Page, name: str) -> str:
     page.wait_for_function("name => new URLSearchParams(location.search).has(name)", arg=name)
     value = param(page, name)
@@ -76,10 +83,9 @@ def test_the_large_view_has_its_own_address_and_arrow_keys_turn_the_pages(visit:
     open_first(page)
     first = wait_for_param(page, "view")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        "first => new URLSearchParams(location.search).get('view') != first", arg=first
-    )
-    page.reload()
+    expect(page.get_by_role("dialog")).to_contain_text("car copy.jpg", **SLOWLY)
+    assert param(page, "view") != first
+    reload(page)
     expect(page.get_by_role("dialog")).to_contain_text("car copy.jpg", **SLOWLY)
 
 
@@ -151,7 +157,7 @@ def test_a_file_that_is_no_picture_is_refused_in_plain_words(visit: Visit, tmp_p
 def test_a_permalink_shows_the_same_after_a_reload(visit: Visit) -> None:
     page = visit(q="blue", mode="cm", min="0.3")
     expect(tiles(page)).to_have_count(1, **SLOWLY)
-    page.reload()
+    reload(page)
     expect(tiles(page)).to_have_count(1, **SLOWLY)
     expect(page.get_by_role("textbox", name="Search", exact=True)).to_have_value("blue")
     assert (param(page, "mode"), param(page, "min")) == ("cm", "0.3")
