@@ -17,10 +17,10 @@ from capsearch.ui.output import print_json, remark
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from capsearch.encoders.training.features import FeatureCache
     from capsearch.benchmarks.retrieval import Options, Run
     from capsearch.benchmarks.timing import Measurement
     from capsearch.encoders.models import Model
+    from capsearch.encoders.training.features import FeatureCache
 
 RETRIEVAL_EXAMPLES = """\b
 Examples:
@@ -103,9 +103,9 @@ def retrieval(
 ) -> None:
     """Measure how well sentences find their pictures, and pictures their sentences."""
     from capsearch.benchmarks import report
-    from capsearch.encoders.training.features import FeatureCache, default_cache
     from capsearch.benchmarks.retrieval import Options
     from capsearch.encoders import models
+    from capsearch.encoders.training.features import FeatureCache, default_cache
 
     if plot is not None:
         report.check_plot(plot)  # before the work, not after it
