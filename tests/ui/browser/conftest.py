@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
-from serving import TOY_PAGE, browsing, chromium, serving
+from serving import TOY_PAGE, browsing, chromium, serving, settled
 from toy_page import toy_model
 
 from capsearch.engine.fakes import COLOURS, colour_picture
@@ -97,6 +97,7 @@ def visit(
         page = context.new_page()
         page.goto(f"{address}/?{urlencode(params)}")
         page.get_by_text("capsearch", exact=True).wait_for()
+        settled(page)
         return page
 
     yield open_page

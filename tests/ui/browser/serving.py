@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from capsearch.ui.commands import ui
 
@@ -87,3 +87,12 @@ def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
         except (URLError, OSError):
             time.sleep(0.2)
     raise TimeoutError(f"{url} did not answer within {START_S} s")
+
+
+def settled(page: Page) -> None:
+    """Wait until the server has nothing more to send.
+
+    Streamlit drops a click on an element that it is just drawing anew.
+    """
+    idle = '[data-testid="stApp"][data-test-script-state="notRunning"]'
+    page.locator(idle).wait_for(timeout=60_000)  # the machine may be busy

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import HOSTILE_CAPTIONS, HOSTILE_NAME
 from playwright.sync_api import Page, expect
+from serving import settled
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.flaky(reruns=2)]  # a browser on a busy machine
 Visit = Callable[..., Page]
 SLOWLY = {"timeout": 60_000}
 
@@ -20,6 +21,7 @@ def test_hostile_captions_and_names_show_as_text(visit: Visit) -> None:
     page.on("request", lambda request: wanted.append(request.url))
     page.on("dialog", lambda dialog: pytest.fail(f"a caption ran: {dialog.message}"))
     page.goto(f"{page.url}?q=purple")
+    settled(page)
     page.get_by_role("button", name="Open picture 1", exact=True).click()
     large = page.get_by_role("dialog")
     for text in (*HOSTILE_CAPTIONS, HOSTILE_NAME):
@@ -34,8 +36,10 @@ def test_a_hostile_query_in_an_address_shows_as_text(visit: Visit) -> None:
     page = visit(q=query)
     field = page.get_by_role("textbox", name="Search", exact=True)
     expect(field).to_have_value(query, **SLOWLY)
+    settled(page)
     field.fill("red")
     field.press("Enter")
+    settled(page)
     page.get_by_role("combobox", name="Recent searches").click()
     expect(page.get_by_role("option", name=query)).to_be_visible(**SLOWLY)
     assert page.locator("img[src='y'], img[src*=':9/']").count() == 0
@@ -61,9 +65,13 @@ def test_an_empty_collection_says_what_to_do_and_can_be_filled_from_the_page(
     expect(page.get_by_text("Nothing is indexed here yet")).to_be_visible(**SLOWLY)
     page.get_by_role("button", name="Library").click()
     field = page.get_by_role("textbox", name="Folder on this computer")
+    settled(page)
     field.fill("/no/such/folder")
+    settled(page)
     page.get_by_role("button", name="Index this folder").click()
     expect(page.get_by_text("no such folder")).to_be_visible(**SLOWLY)
+    settled(page)
     field.fill(str(photo_root / "trips"))
+    settled(page)
     page.get_by_role("button", name="Index this folder").click()
     expect(page.locator('.st-key-grid [class*="st-key-tile"] img')).to_have_count(1, **SLOWLY)

@@ -8,8 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from serving import settled
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.flaky(reruns=2)]  # a browser on a busy machine
 Visit = Callable[..., Page]
 SLOWLY = {"timeout": 60_000}  # the machine may be busy
 
@@ -27,6 +28,7 @@ def open_first(page: Page) -> Locator:
     first_tile(page).get_by_role("button").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible(**SLOWLY)
+    settled(page)
     return dialog
 
 
@@ -36,8 +38,7 @@ def param(page: Page, name: str) -> str | None:
 
 def reload(page: Page) -> None:
     """Once the server has nothing more to send: it may still be setting the address."""
-    idle = page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]')
-    idle.wait_for(**SLOWLY)
+    settled(page)
     page.reload()
 
 
@@ -61,6 +62,7 @@ def test_each_language_finds_the_right_picture_first_and_shows_its_own_caption(
 ) -> None:
     page = visit(locale)
     field = page.get_by_role("textbox", name=box, exact=True)
+    settled(page)
     field.fill(words)
     field.press("Enter")
     expect(first_tile(page)).to_contain_text(caption, **SLOWLY)
@@ -111,6 +113,7 @@ def test_a_filter_narrows_and_is_kept_in_the_address(visit: Visit) -> None:
     page = visit(q="a red car")
     expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
     page.get_by_role("button", name="Filters").click()
+    settled(page)
     page.get_by_role("combobox", name="Folders").click()
     page.get_by_role("option", name="photos/trips (1)").click()
     expect(tiles(page)).to_have_count(1, **SLOWLY)
@@ -124,6 +127,7 @@ def test_more_appends_and_never_repeats_or_drops_a_hit(visit: Visit) -> None:
     expect(pictures).to_have_count(24, **SLOWLY)
     before = pictures.evaluate_all("all => all.map(one => one.src)")
     for count in (48, 64):
+        settled(page)
         page.get_by_role("button", name="More").click()
         expect(tiles(page)).to_have_count(count, **SLOWLY)
     expect(page.get_by_role("button", name="More")).to_have_count(0, **SLOWLY)
@@ -140,6 +144,7 @@ def test_a_dropped_picture_finds_itself_and_words_can_be_added(
     expect(page.get_by_text("Your picture")).to_be_visible(**SLOWLY)
     expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
     field = page.get_by_role("textbox", name="Search", exact=True)
+    settled(page)
     field.fill("a red car")
     field.press("Enter")
     expect(page.get_by_text("Share of the picture")).to_be_visible(**SLOWLY)
@@ -167,6 +172,7 @@ def test_the_browsers_back_button_returns_to_the_search_before(visit: Visit) -> 
     page = visit(q="a red car")
     expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
     field = page.get_by_role("textbox", name="Search", exact=True)
+    settled(page)
     field.fill("blue sea")
     field.press("Enter")
     expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
