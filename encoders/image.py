@@ -12,14 +12,15 @@ import numpy as np
 
 from capsearch.encoders.storage import Arrays
 from capsearch.engine.records import Pixels, Vectors
+from capsearch.engine.vectors import unit
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """Pictures to features. Scaling of pixels and of features is part of the ONNX graph,
+    """Pictures to features.
 
-    so what comes in is (N, S, S, 3) uint8 and what goes out is standardised by the training
-    photographs' mean and deviation.
+    Scaling of pixels and of features is part of the ONNX graph: what comes in is (N, S, S, 3)
+    uint8, what goes out is standardised by the training photographs' mean and deviation.
     """
 
     name: str
@@ -89,9 +90,7 @@ class ProjectedImageEncoder:
     def project(self, features: Vectors) -> Vectors:
         """(N, F) -> (N, D), unit norm."""
         w = self._arrays
-        projected = features.astype(np.float32) @ w["image_W"].T + w["image_b"]
-        norms = np.linalg.norm(projected, axis=1, keepdims=True)
-        return (projected / np.maximum(norms, 1e-12)).astype(np.float32)  # type: ignore[no-any-return]
+        return unit(features.astype(np.float32) @ w["image_W"].T + w["image_b"])
 
     @cached_property
     def _arrays(self) -> Arrays:

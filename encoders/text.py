@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from capsearch.encoders.languages import detect, simplify
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.storage import Arrays
-from capsearch.encoders.tokenizers import tokenizer
+from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import EncodedText, Vectors
+from capsearch.engine.vectors import unit
 
 MAX_WORDS = 32  # as in the authors' code: what follows adds little and slows the GRU
 
@@ -43,13 +44,13 @@ class LanguageEncoder:
     def numbers(self, text: str) -> NDArray[np.int64]:
         """Vocabulary numbers of a sentence's known words, in order."""
         vocabulary = self._vocabulary
-        words = self._tokenizer.tokens(text)
+        words = self.tokenizer.tokens(text)
         known = [vocabulary[word] for word in words if word in vocabulary]
         return np.array(known[:MAX_WORDS], np.int64)
 
     def hidden(self, numbers: NDArray[np.int64]) -> Array:
         """(H,) the words' contribution to the hidden layer before its ReLU."""
-        w = self._arrays
+        w = self.arrays
         if not len(numbers):
             return w["mix_b"]
         bag = w.rows("bow", np.unique(numbers)).sum(axis=0)
@@ -58,31 +59,34 @@ class LanguageEncoder:
         return np.concatenate(parts) @ w["mix_W"].T + w["mix_b"]  # type: ignore[no-any-return]
 
     def _pooled(self, words: Array) -> Array:
-        w = self._arrays
+        w = self.arrays
         states = gru(words, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])  # (T, G)
-        return POOLINGS[self._stored["pooling"]](states, w)
+        return POOLINGS[self.stored["pooling"]](states, w)
 
     @cached_property
-    def _stored(self) -> Mapping[str, Any]:
+    def stored(self) -> Mapping[str, Any]:
+        """LANGUAGE.json: vocabulary, tokenizer, dictionary, pooling."""
         text = (self.folder / f"{self.language}.json").read_text(encoding="utf-8")
         return json.loads(text)  # type: ignore[no-any-return]
 
     @cached_property
     def _vocabulary(self) -> Mapping[str, int]:
-        return {word: number for number, word in enumerate(self._stored["vocabulary"])}
+        return {word: number for number, word in enumerate(self.stored["vocabulary"])}
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        reader = tokenizer(self.language, self._stored.get("dictionary"))
-        if reader.version != self._stored["tokenizer"]:
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer it was trained with; UnknownModel if this is another version."""
+        reader = make_tokenizer(self.language, self.stored.get("dictionary"))
+        if reader.version != self.stored["tokenizer"]:
             raise UnknownModel(
-                f"{self.folder} was trained with tokenizer {self._stored['tokenizer']}, this "
+                f"{self.folder} was trained with tokenizer {self.stored['tokenizer']}, this "
                 f"capsearch has {reader.version}; install the capsearch it was trained with"
             )
         return reader
 
     @cached_property
-    def _arrays(self) -> Arrays:
+    def arrays(self) -> Arrays:
+        """LANGUAGE.safetensors."""
         return Arrays(self.folder / f"{self.language}.safetensors")
 
 
@@ -190,7 +194,7 @@ class SharedTextEncoder:
         if not len(words):
             return np.zeros((0, self.dimension), np.float32)
         hidden = np.maximum(sentence @ w["sentence_W"].T + np.stack(words), 0.0)  # (N, H)
-        return _unit(hidden @ w["out_W"].T + w["out_b"])
+        return unit(hidden @ w["out_W"].T + w["out_b"])
 
     def _caption(self, visual: Vectors, sentence: Vectors) -> Vectors:
         """One vector whose inner product is the weighted sum of both cosines."""
@@ -202,8 +206,3 @@ class SharedTextEncoder:
     @cached_property
     def _arrays(self) -> Arrays:
         return Arrays(self.shared)
-
-
-def _unit(rows: Array) -> Array:
-    norms = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return np.asarray(rows / norms, np.float32)

@@ -22,6 +22,7 @@ from capsearch.engine.records import (
     SearchResult,
     Vectors,
 )
+from capsearch.engine.vectors import unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class SearchEngine:
         encoded = self.text_encoder.encode([query.text], language)
         visual = encoded.visual[0]
         if picture is not None:
-            visual = _unit(query.image_weight * picture + (1 - query.image_weight) * visual)
+            visual = unit(query.image_weight * picture + (1 - query.image_weight) * visual)
         weight, mode = query.weight, query.mode
         if mode == "clm" and not len(self.captions):
             mode = "cm"  # nothing to fuse with: the scores stay those of CM
@@ -190,8 +191,3 @@ def _one_sided(matches: Sequence[Match], mode: Mode) -> tuple[Fused, ...]:
         )
         for match in matches
     )
-
-
-def _unit(vector: Vectors) -> Vectors:
-    norm = float(np.linalg.norm(vector))
-    return vector if norm == 0.0 else (vector / norm).astype(np.float32)

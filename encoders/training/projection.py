@@ -6,10 +6,8 @@ weighs, and sentences need no second encoding when one switches.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from capsearch.encoders import models, storage
-from capsearch.encoders.tokenizers import tokenizer
+from capsearch.encoders.text import LanguageEncoder
 from capsearch.encoders.training.corpus import LanguageCaptions, Vocabulary
 from capsearch.encoders.training.network import (
     Pooling,
@@ -42,31 +40,30 @@ def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
     folder = models.find(name, "text")
     card = storage.read_card(folder)
     shared = storage.Arrays(folder / "shared.safetensors")
-    vocabularies = {language: _vocabulary(folder, language) for language in card["languages"]}
-    arrays = {lang: storage.Arrays(folder / f"{lang}.safetensors") for lang in card["languages"]}
-    config = _config(next(iter(arrays.values())), shared, _pooling(folder, card["languages"][0]))
+    served = {language: LanguageEncoder(language, folder) for language in card["languages"]}
+    vocabularies = {
+        language: Vocabulary(language, tuple(encoder.stored["vocabulary"]), encoder.tokenizer)
+        for language, encoder in served.items()
+    }
+    config = _config(next(iter(served.values())), shared)
     sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
     network = TextNetwork(sizes, int(card["dimension"]), config)
     with torch.no_grad():
         _put(network.sentence.weight, shared["sentence_W"])
         _put(network.out.weight, shared["out_W"])
         _put(network.out.bias, shared["out_b"])
-        for language, stored in arrays.items():
+        for language, encoder in served.items():
             branch = network.branches[language]
             assert isinstance(branch, WordsBranch)
-            _fill(branch, stored)
+            _fill(branch, encoder.arrays)
     return network.eval(), vocabularies
 
 
-def _pooling(folder: Path, language: str) -> Pooling:
-    """How the GRU's states were pooled; one for all languages."""
-    stored = json.loads((folder / f"{language}.json").read_text(encoding="utf-8"))
-    return cast(Pooling, stored["pooling"])
-
-
-def _config(arrays: storage.Arrays, shared: storage.Arrays, pooling: Pooling) -> TextConfig:
+def _config(encoder: LanguageEncoder, shared: storage.Arrays) -> TextConfig:
+    """The widths and the pooling, which all languages of a model share."""
+    arrays = encoder.arrays
     return TextConfig(
-        pooling=pooling,
+        pooling=cast(Pooling, encoder.stored["pooling"]),
         bow_width=arrays["bow"].shape[1],
         word_width=arrays["words"].shape[1],
         gru_width=arrays["gru_Wh"].shape[1],
@@ -88,12 +85,6 @@ def _fill(branch: WordsBranch, arrays: storage.Arrays) -> None:
 
 def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
     target.copy_(torch.from_numpy(values))
-
-
-def _vocabulary(folder: Path, language: str) -> Vocabulary:
-    stored = json.loads((folder / f"{language}.json").read_text(encoding="utf-8"))
-    reader = tokenizer(language, stored.get("dictionary"))
-    return Vocabulary(language, tuple(stored["vocabulary"]), reader)
 
 
 class KnownText(nn.Module):

@@ -112,7 +112,8 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     network, vocabularies = load_text(text)
     train, validation = _features(run, backbone, decode, listener)
     run = replace(run, languages=tuple(vocabularies))
-    sides = [_captions(run, part.data, vocabularies) for part in (train, validation)]
+    sentences = SentenceEncoder(models.find(SENTENCE, "sentence"))
+    sides = [_captions(part.data, vocabularies, sentences) for part in (train, validation)]
     table, (train_rows, held_out_rows) = known(network, sides)
     options = replace(run.options, dimension=network.out.out_features)
     pair = Pair(vocabularies, {}, backbone.dimension, options, text=table)
@@ -228,16 +229,16 @@ def build_corpus(
         vectors[language] = word_vectors(vocabulary, tokens, width, run.options.seed)
         encoded[language] = encode_captions(vocabulary, texts, photos, sentences, tokens)
     listener.progress("captions", len(run.languages), len(run.languages))
-    return Corpus(vocabularies, vectors, encoded, _captions(run, validation, vocabularies))
+    held_out = _captions(validation, vocabularies, sentences)
+    return Corpus(vocabularies, vectors, encoded, held_out)
 
 
 def _captions(
-    run: Run, data: CaptionData, vocabularies: Mapping[str, Vocabulary]
+    data: CaptionData, vocabularies: Mapping[str, Vocabulary], sentences: SentenceEncoder
 ) -> dict[str, LanguageCaptions]:
-    sentences = SentenceEncoder(models.find(SENTENCE, "sentence"))
     return {
-        language: encode_captions(vocabularies[language], *texts_of(data, language), sentences)
-        for language in run.languages
+        language: encode_captions(vocabulary, *texts_of(data, language), sentences)
+        for language, vocabulary in vocabularies.items()
     }
 
 
