@@ -66,7 +66,7 @@ class ChineseTokenizer:
 
     dictionary: Dictionary | None = None
     language: str = "zh"
-    version: str = "zh-jieba0.42.1-t2s-1"
+    version: str = "zh-jieba0.42.1-t2s-2"
 
     def tokens(self, text: str) -> tuple[str, ...]:
         """Words in order; punctuation is left out."""
@@ -77,7 +77,6 @@ class ChineseTokenizer:
 
     def pinned(self, used: set[str]) -> ChineseTokenizer:
         """This tokenizer with only the words that some text used."""
-        self._jieba.initialize()
         frequencies = self._jieba.FREQ
         kept = {word: frequencies[word] for word in sorted(used) if frequencies.get(word)}
         return ChineseTokenizer(Dictionary(kept, self._jieba.total))
@@ -88,10 +87,22 @@ class ChineseTokenizer:
 
         jieba.setLogLevel(60)
         cutter = jieba.Tokenizer()
-        if self.dictionary is not None:
-            cutter.FREQ, cutter.total = _prefixes(self.dictionary.words), self.dictionary.total
+        if self.dictionary is None:
+            cutter.initialize()
+            words: Mapping[str, int] = _lower(cutter.FREQ)
+        else:
+            words, cutter.total = self.dictionary.words, self.dictionary.total
             cutter.initialized = True
+        cutter.FREQ = _prefixes(words)
         return cutter
+
+
+def _lower(words: Mapping[str, int]) -> dict[str, int]:
+    """T恤 as t恤: text is lower-cased before it is cut, so the dictionary is too."""
+    lowered: dict[str, int] = {}
+    for word, frequency in words.items():
+        lowered[word.lower()] = max(frequency, lowered.get(word.lower(), 0))
+    return lowered
 
 
 def _prefixes(words: Mapping[str, int]) -> dict[str, int]:

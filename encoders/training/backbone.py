@@ -25,12 +25,13 @@ from capsearch.encoders.training.efficientnet import (
     load_imagenet,
     scale_pixels,
 )
-from capsearch.encoders.training.pair import Labels
+from capsearch.encoders.training.pair import Labels, Pair, TrainingSet, see
 from capsearch.engine.records import Pixels, Vectors
 
 CROP = 3  # rows and columns of activations a training crop may lose
 PART = 64  # photos that share a crop
 MIN_LABEL_COUNT = 30
+SAMPLE = 4096  # photos that say how the trained features spread
 OPSET = 17
 
 
@@ -133,6 +134,31 @@ class LowerHalf:
 def lower_half(name: str) -> LowerHalf:
     """The frozen half of an ImageNet network."""
     return LowerHalf(name, load_imagenet(name).requires_grad_(False))
+
+
+def upper_half(lower: LowerHalf, mean: Tensor, deviation: Tensor) -> Eyes:
+    """The half that learns; it shares its weights with the whole network of `lower`."""
+    network = lower.network.requires_grad_(True)
+    return Eyes(network, LITES[lower.name].first_trained, mean, deviation)
+
+
+def restandardise(pair: Pair, photos: TrainingSet) -> None:
+    """Make the eyes' features mean 0, deviation 1 again; the image vectors stay what they are.
+
+    What is trained on a backbone later (text, tags, captions) starts from such features.
+    """
+    eyes = pair.eyes
+    assert isinstance(eyes, Eyes)
+    chosen = np.random.default_rng(0).permutation(len(photos))[:SAMPLE]
+    sample = TrainingSet(photos.inputs[:, np.sort(chosen)], {})
+    features = torch.from_numpy(see(pair, sample))
+    mean, deviation = features.mean(0), features.std(0) + 1e-3
+    with torch.no_grad():
+        linear = pair.image.linear
+        linear.bias.add_(linear.weight @ mean)
+        linear.weight.mul_(deviation)
+        eyes.mean += eyes.deviation * mean
+        eyes.deviation *= deviation
 
 
 class Served(nn.Module):

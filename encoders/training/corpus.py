@@ -6,16 +6,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from capsearch.encoders.languages import simplify
-from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.text import MAX_WORDS
 from capsearch.encoders.tokenizers import ChineseTokenizer, tokenizer
 from capsearch.encoders.training.data import CaptionData
+from capsearch.encoders.training.features import FeatureCache
+from capsearch.encoders.training.kept import Sentences, kept_words
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
@@ -61,6 +63,16 @@ class LanguageCaptions:
         return [order[bounds[at] : bounds[at + 1]] for at in range(count)]
 
 
+@dataclass(frozen=True)
+class Corpus:
+    """Vocabularies and encoded captions of both splits."""
+
+    vocabularies: Mapping[str, Vocabulary]
+    vectors: Mapping[str, torch.Tensor]  # word2vec's, by language
+    train: Mapping[str, LanguageCaptions]
+    validation: Mapping[str, LanguageCaptions]
+
+
 def texts_of(data: CaptionData, language: str) -> tuple[list[str], NDArray[np.int64]]:
     """A language's captions and the rows of their photos."""
     pairs = [
@@ -94,7 +106,7 @@ def build_vocabulary(
 
 def word_vectors(
     vocabulary: Vocabulary, tokens: Sequence[Sequence[str]], width: int, seed: int
-) -> torch.Tensor:
+) -> Vectors:
     """(V, width) skip-gram vectors of the captions' words, trained with gensim."""
     from gensim.models import Word2Vec
 
@@ -109,16 +121,17 @@ def word_vectors(
         seed=seed,
         workers=1,  # more than one makes the result depend on the scheduler
     )
-    rows = np.stack([model.wv[word] for word in vocabulary.words])
+    rows: Vectors = np.stack([model.wv[word] for word in vocabulary.words])
     # One scale for every corpus size: the GRU starts where it trains well.
-    return torch.tensor(rows / max(float(rows.std()), 1e-6) * 0.1)
+    rows *= 0.1 / max(float(rows.std()), 1e-6)
+    return rows
 
 
 def encode_captions(
     vocabulary: Vocabulary,
     texts: Sequence[str],
     photos: NDArray[np.int64],
-    sentences: SentenceEncoder,
+    sentences: Sentences,
     tokens: Sequence[Sequence[str]] | None = None,
 ) -> LanguageCaptions:
     """Numbers and sentence vectors of a language's captions."""
@@ -126,5 +139,48 @@ def encode_captions(
     return LanguageCaptions(
         photos=photos,
         words=[vocabulary.numbers(sentence) for sentence in tokens],
-        sentence=sentences.encode(texts).astype(np.float16),
+        sentence=sentences.encode(texts).astype(np.float16, copy=False),
     )
+
+
+def build_corpus(
+    train: CaptionData,
+    validation: CaptionData,
+    languages: Sequence[str],
+    sentences: Sentences,
+    cache: FeatureCache,
+    word_width: int,
+    min_count: int,
+    seed: int,
+) -> Corpus:
+    """Vocabularies from the training captions; both splits' captions in numbers and vectors."""
+    vocabularies, vectors, encoded = {}, {}, {}
+    for language in languages:
+        texts, photos = texts_of(train, language)
+        if not texts:
+            raise TrainingProblem(
+                f"no {language} captions in split '{', '.join(train.splits)}'; name the "
+                "languages there are with --lang"
+            )
+        vocabulary, tokens = build_vocabulary(language, texts, min_count)
+        vocabularies[language] = vocabulary
+        encoded[language] = encode_captions(vocabulary, texts, photos, sentences, tokens)
+        rows = kept_words(
+            cache,
+            vocabulary.words,
+            (vocabulary.tokenizer.version, word_width, seed, min_count, texts),
+            partial(word_vectors, vocabulary, tokens, word_width, seed),
+        )
+        vectors[language] = torch.from_numpy(rows)
+    held_out = captions_of(validation, vocabularies, sentences)
+    return Corpus(vocabularies, vectors, encoded, held_out)
+
+
+def captions_of(
+    data: CaptionData, vocabularies: Mapping[str, Vocabulary], sentences: Sentences
+) -> dict[str, LanguageCaptions]:
+    """Another split's captions, read with the vocabularies there are."""
+    return {
+        language: encode_captions(vocabulary, *texts_of(data, language), sentences)
+        for language, vocabulary in vocabularies.items()
+    }

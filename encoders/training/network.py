@@ -22,9 +22,9 @@ class TextConfig:
 
     inputs: tuple[Input, ...] = INPUTS
     pooling: Pooling = "attention"
-    bow_width: int = 384
+    bow_width: int = 512
     word_width: int = 300
-    gru_width: int = 512
+    gru_width: int = 256
     sentence_width: int = 512
     hidden: int = 2048
     dropout_words: float = 0.2

@@ -39,11 +39,10 @@ class TrainingOptions:
     rate: float = 1e-3
     captions_each: int = 2  # drawn for each photo and language and step
     weight_decay: float = 0.01
-    average: float = 0.995  # of the weights, exponentially; the averaged ones are kept
+    average: float = 1.0  # epochs over which the weights are averaged, exponentially
     patience: int = 4  # epochs without a better validation MRR
     eyes_rate: float = 3e-4  # of the backbone's blocks; a third less for the lowest
     labels_share: float = 0.1  # of the label loss, where there are labels
-    warm_epochs: int = 0  # the eyes stay as they are at first
     seed: int = 7
 
     def __post_init__(self) -> None:
@@ -104,10 +103,17 @@ def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> Sentences:
 
 def project(pair: Pair, photos: TrainingSet) -> Vectors:
     """(N, D) image vectors of the first view, without dropout."""
+    features = see(pair, photos)
+    with torch.no_grad():
+        return pair.image(torch.from_numpy(features)).numpy()  # type: ignore[no-any-return]
+
+
+def see(pair: Pair, photos: TrainingSet) -> Vectors:
+    """(N, F) what the eyes make of the first view."""
     pair.eval()
     with torch.no_grad():
         parts = [
-            pair.image(pair.eyes(torch.from_numpy(np.array(rows, np.float32)))).numpy()
+            pair.eyes(torch.from_numpy(np.array(rows, np.float32))).numpy()
             for rows in _chunks(photos.inputs[0])
         ]
     return np.concatenate(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,30 @@ from capsearch.encoders import models, storage
 from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.training.activations import load_activations
-from capsearch.encoders.training.backbone import Eyes, export_backbone, labels_of, lower_half
+from capsearch.encoders.training.backbone import (
+    export_backbone,
+    labels_of,
+    lower_half,
+    restandardise,
+    upper_half,
+)
 from capsearch.encoders.training.calibrate import calibrate
 from capsearch.encoders.training.corpus import (
     MIN_COUNT,
-    LanguageCaptions,
-    Vocabulary,
-    build_vocabulary,
-    encode_captions,
+    Corpus,
+    build_corpus,
+    captions_of,
     texts_of,
-    word_vectors,
 )
 from capsearch.encoders.training.data import CaptionData, Source, read
 from capsearch.encoders.training.efficientnet import FEATURES, LITES
 from capsearch.encoders.training.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.features import Decode, FeatureCache, Report, load_features
+from capsearch.encoders.training.kept import KeptSentences
 from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
 from capsearch.encoders.training.projection import known, load_text
 from capsearch.encoders.training.text import Epoch, TextTrainer
 from capsearch.encoders.training.variants import apply_variant
-from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import LANGUAGES, Vectors
 
 SENTENCE = "use3"
@@ -72,16 +76,8 @@ class Run:
     limit: int | None = None  # of training photos, for a learning curve
     data_licence: str = "not stated"
     options: TrainingOptions = field(default_factory=TrainingOptions)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Vocabularies and encoded captions of both splits."""
-
-    vocabularies: Mapping[str, Vocabulary]
-    vectors: Mapping[str, torch.Tensor]
-    train: Mapping[str, LanguageCaptions]
-    validation: Mapping[str, LanguageCaptions]
+    warm_epochs: int = 3  # on the features as they come, before the eyes are opened
+    text_name: str = ""  # of the text model that a backbone is trained with
 
 
 def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
@@ -91,14 +87,14 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
     options = apply_variant(run.variant, run.options, backbone.dimension)
     run = replace(run, options=options)
     train, validation = _features(run, backbone, decode, listener)
-    corpus = build_corpus(run, train.data, validation.data, listener)
+    corpus = _corpus(run, train.data, validation.data, listener)
     pair = Pair(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     held_out = TrainingSet(validation.views, corpus.validation)
     best = _fit(run, pair, TrainingSet(train.views, corpus.train), held_out, listener)
     card = {
         **_card(run, train.data, best),
         "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
-        **_standing(run, backbone),
+        **_standing(run, backbone.digest),
         **asdict(calibrate(pair, held_out)),
     }
     export_text(pair, corpus.vocabularies, run.output, card)
@@ -112,8 +108,8 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     network, vocabularies = load_text(text)
     train, validation = _features(run, backbone, decode, listener)
     run = replace(run, languages=tuple(vocabularies))
-    sentences = SentenceEncoder(models.find(SENTENCE, "sentence"))
-    sides = [_captions(part.data, vocabularies, sentences) for part in (train, validation)]
+    sentences = _sentences(run, listener)
+    sides = [captions_of(part.data, vocabularies, sentences) for part in (train, validation)]
     table, (train_rows, held_out_rows) = known(network, sides)
     options = replace(run.options, dimension=network.out.out_features)
     pair = Pair(vocabularies, {}, backbone.dimension, options, text=table)
@@ -122,7 +118,7 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     card = {
         **_card(run, train.data, best),
         "description": f"{backbone.name} in the space of {text}",
-        **_standing(run, backbone),
+        **_standing(run, backbone.digest),
         "dimension": options.dimension,
         "text": text,
         "text_digest": storage.read_card(models.find(text, "text"))["digest"],
@@ -159,19 +155,24 @@ def _features(
     return seen(run.train_split, run.mirror), seen(run.validation_split, False)
 
 
-def _standing(run: Run, backbone: Backbone) -> dict[str, Any]:
+def _standing(run: Run, backbone_digest: str) -> dict[str, Any]:
     """What a text model's card says about what it stands on."""
     return {
         "languages": list(run.languages),
         "dimension": run.options.dimension,
         "backbone": run.backbone,
-        "backbone_digest": backbone.digest,
+        "backbone_digest": backbone_digest,
         "sentence": SENTENCE,
     }
 
 
 def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
-    """Fine-tune the upper blocks of an ImageNet network (`run.backbone`: lite0, lite1, lite2)."""
+    """Fine-tune the upper blocks of an ImageNet network (`run.backbone`: lite0, lite1, lite2).
+
+    The text encoders learn beside it and are written as a model of their own, `run.text_name`,
+    whose folder is returned: trained afterwards, on features that know the training photos,
+    they are no better.
+    """
     listener = listener or Listener()
     lower = lower_half(run.backbone)
     train, validation = (
@@ -180,66 +181,71 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         )
         for split in (run.train_split, run.validation_split)
     )
-    mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
-    start = LITES[run.backbone].first_trained
-    network = lower.network.requires_grad_(True)
-    eyes = Eyes(network, start, torch.from_numpy(mean), torch.from_numpy(deviation))
-    corpus = build_corpus(run, train.data, validation.data, listener)
+    corpus = _corpus(run, train.data, validation.data, listener)
     labels = labels_of(train.data)
     count = 0 if labels is None else labels.values.shape[1]
-    pair = Pair(corpus.vocabularies, corpus.vectors, FEATURES, run.options, eyes, count)
-    best = _fit(
-        run,
-        pair,
-        TrainingSet(train.values[None], corpus.train, labels),
-        TrainingSet(validation.values[None], corpus.validation),
-        listener,
-    )
-    assert isinstance(pair.eyes, Eyes)
-    for at, block in enumerate(pair.eyes.blocks):
-        network.blocks[start + at] = block
-    network.head = pair.eyes.head
+    pair = Pair(corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=count)
+    mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
+
+    def plain(features: Vectors) -> Vectors:
+        standard: Vectors = (features - mean) / deviation
+        return standard[None]
+
+    if run.warm_epochs and not (run.resume and _checkpoint(run.output).is_file()):
+        warm = replace(
+            run,
+            options=replace(run.options, epochs=run.warm_epochs, rate=2 * run.options.rate),
+            resume=False,
+        )
+        seen = TrainingSet(plain(train.features), corpus.train, labels)
+        _fit(warm, pair, seen, TrainingSet(plain(validation.features), corpus.validation), listener)
+    eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
+    pair.eyes = eyes
+    seen = TrainingSet(train.values[None], corpus.train, labels)
+    held_out = TrainingSet(validation.values[None], corpus.validation)
+    best = _fit(run, pair, seen, held_out, listener)
+    restandardise(pair, seen)
     card = {
         **_card(run, train.data, best),
         "description": f"EfficientNet-{run.backbone} fine-tuned against captions",
         "architecture": f"EfficientNet-{run.backbone}, batch norm folded",
         "started_from": f"ImageNet weights, sha256 {LITES[run.backbone].sha256}, Apache-2.0",
     }
-    export_backbone(network, run.backbone, pair.eyes.mean, pair.eyes.deviation, run.output, card)
-    return run.output
-
-
-def build_corpus(
-    run: Run, train: CaptionData, validation: CaptionData, listener: Listener
-) -> Corpus:
-    """Vocabularies from the training captions; both splits' captions in numbers and vectors."""
-    sentences = SentenceEncoder(models.find(SENTENCE, "sentence"))
-    vocabularies, vectors, encoded = {}, {}, {}
-    for at, language in enumerate(run.languages):
-        listener.progress("captions", at, len(run.languages))
-        texts, photos = texts_of(train, language)
-        if not texts:
-            raise TrainingProblem(
-                f"no {language} captions in split '{run.train_split}'; name the languages there "
-                "are with --lang"
-            )
-        vocabulary, tokens = build_vocabulary(language, texts, run.min_count)
-        vocabularies[language] = vocabulary
-        width = run.options.config.word_width
-        vectors[language] = word_vectors(vocabulary, tokens, width, run.options.seed)
-        encoded[language] = encode_captions(vocabulary, texts, photos, sentences, tokens)
-    listener.progress("captions", len(run.languages), len(run.languages))
-    held_out = _captions(validation, vocabularies, sentences)
-    return Corpus(vocabularies, vectors, encoded, held_out)
-
-
-def _captions(
-    data: CaptionData, vocabularies: Mapping[str, Vocabulary], sentences: SentenceEncoder
-) -> dict[str, LanguageCaptions]:
-    return {
-        language: encode_captions(vocabulary, *texts_of(data, language), sentences)
-        for language, vocabulary in vocabularies.items()
+    export_backbone(lower.network, run.backbone, eyes.mean, eyes.deviation, run.output, card)
+    digest = storage.read_card(run.output)["digest"]
+    folder = run.output.parent / run.text_name
+    text_card = {
+        **_card(run, train.data, best),
+        "name": run.text_name,
+        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
+        **_standing(replace(run, backbone=run.name), digest),
+        **asdict(calibrate(pair, held_out)),
     }
+    export_text(pair, corpus.vocabularies, folder, text_card)
+    return folder
+
+
+def _corpus(run: Run, train: CaptionData, validation: CaptionData, listener: Listener) -> Corpus:
+    return build_corpus(
+        train,
+        validation,
+        run.languages,
+        _sentences(run, listener),
+        FeatureCache(run.cache),
+        run.options.config.word_width,
+        run.min_count,
+        run.options.seed,
+    )
+
+
+def _sentences(run: Run, listener: Listener) -> KeptSentences:
+    folder = models.find(SENTENCE, "sentence")
+    return KeptSentences(
+        SentenceEncoder(folder),
+        storage.digest(folder),
+        FeatureCache(run.cache),
+        listener.report("sentences"),
+    )
 
 
 def _fit(
@@ -247,13 +253,13 @@ def _fit(
 ) -> Epoch:
     """Train; afterwards `pair` holds the weights that validated best."""
     run.output.mkdir(parents=True, exist_ok=True)
-    checkpoint, log = run.output / "checkpoint.pt", run.output / storage.LOG
+    checkpoint, log = _checkpoint(run.output), run.output / storage.LOG
     trainer = TextTrainer(pair, train, validation, run.options, checkpoint)
     if run.resume:
         trainer.resume()
     else:
         log.unlink(missing_ok=True)
-    for epoch in trainer.fit():
+    for epoch in trainer.fit(listener.report):
         listener.epoch(epoch)
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(epoch)) + "\n")
@@ -261,6 +267,10 @@ def _fit(
     pair.load_state_dict(trainer.averaged.module.state_dict())
     checkpoint.unlink(missing_ok=True)
     return trainer.best
+
+
+def _checkpoint(output: Path) -> Path:
+    return output / "checkpoint.pt"
 
 
 def _read(run: Run, split: str) -> CaptionData:

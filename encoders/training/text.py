@@ -8,7 +8,7 @@ eyes are its upper half, and learn).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from capsearch.encoders.training.features import Report
 from capsearch.encoders.training.losses import LOSSES
 from capsearch.encoders.training.network import Sentences, TextNetwork
 from capsearch.encoders.training.pair import (
@@ -69,24 +70,33 @@ class TextTrainer:
             language: captions.by_photo(len(self.train))
             for language, captions in self.train.captions.items()
         }
-        self.averaged = _averaged(self.pair, self.options.average)
+        self.averaged = _averaged(self.pair, self.options.average * self._steps_each)
         self._optimizer = torch.optim.AdamW(
             list(_groups(self.pair, self.options)), weight_decay=self.options.weight_decay
         )
 
-    def fit(self) -> Iterator[Epoch]:
+    def fit(self, report: Callable[[str], Report] | None = None) -> Iterator[Epoch]:
         """Epochs until the last, or until validation has not improved for a while.
 
-        Every epoch draws from its own seed, so that a resumed run ends as an uninterrupted one.
+        `report` gives a counter of steps for each epoch by its name. Every epoch draws from its
+        own seed, so that a resumed run ends as an uninterrupted one.
         TrainingProblem when the loss is no number any more.
         """
         while self.epoch < self.options.epochs and self._improving():
             rng = np.random.default_rng([self.options.seed, self.epoch])
             torch.manual_seed(int(rng.integers(2**62)))  # dropout, crops, drawn pairs
-            loss = self._epoch(rng)
+            loss = self._epoch(rng, report(f"epoch {self.epoch + 1}") if report else None)
             self.epoch += 1
             yield self._judged(loss)
         self.averaged.module.load_state_dict(self.kept)
+
+    @property
+    def _batch(self) -> int:
+        return min(self.options.batch, len(self.train))
+
+    @property
+    def _steps_each(self) -> int:
+        return len(self.train) // self._batch
 
     def _improving(self) -> bool:
         return self.best is None or self.epoch - self.best.number < self.options.patience
@@ -114,25 +124,23 @@ class TextTrainer:
             if len(captions.photos)
         }
 
-    def _epoch(self, rng: np.random.Generator) -> float:
+    def _epoch(self, rng: np.random.Generator, report: Report | None) -> float:
         self.pair.train()
-        photos = len(self.train)
-        batch = min(self.options.batch, photos)
         losses = []
-        order = rng.permutation(photos)
-        steps = self.options.epochs * (photos // batch)
-        for start in range(0, photos - batch + 1, batch):
-            self._set_rate(self.step / steps)
-            losses.append(self._step(order[start : start + batch], rng))
+        order = rng.permutation(len(self.train))
+        for at in range(self._steps_each):
+            self._set_rate(self.step / (self.options.epochs * self._steps_each))
+            losses.append(self._step(order[at * self._batch : (at + 1) * self._batch], rng))
             self.step += 1
+            if report:
+                report(at + 1, self._steps_each)
         return float(np.mean(losses))
 
     def _set_rate(self, progress: float) -> None:
         warm = min(1.0, (self.step + 1) / 50)
         decayed = 0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))
         for group in self._optimizer.param_groups:
-            asleep = group["eyes"] and self.epoch < self.options.warm_epochs
-            group["lr"] = 0.0 if asleep else group["peak"] * warm * (0.01 + 0.99 * decayed)
+            group["lr"] = group["peak"] * warm * (0.01 + 0.99 * decayed)
 
     def _step(self, photos: NDArray[np.int64], rng: np.random.Generator) -> float:
         features = self.pair.eyes(self._inputs(photos, rng))
@@ -231,10 +239,10 @@ def _groups(pair: Pair, options: TrainingOptions) -> Iterator[dict[str, Any]]:
     eyes = [child for child in pair.eyes.children() if any(True for _ in child.parameters())]
     for at, child in enumerate(eyes):
         rate = options.eyes_rate * (2 + at / max(len(eyes) - 1, 1)) / 3
-        yield {"params": list(child.parameters()), "lr": rate, "peak": rate, "eyes": True}
+        yield {"params": list(child.parameters()), "lr": rate, "peak": rate}
     seen = {id(p) for p in pair.eyes.parameters()} | {id(pair.scale)}
     rest = [p for p in pair.parameters() if id(p) not in seen]
-    common = {"lr": options.rate, "peak": options.rate, "eyes": False}
+    common = {"lr": options.rate, "peak": options.rate}
     yield {"params": rest, **common}
     yield {"params": [pair.scale], "weight_decay": 0.0, **common}
 
@@ -251,8 +259,9 @@ def _mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:
     return float(mean_reciprocal_rank(ranks(scores, photos, np.arange(scores.shape[1]))))
 
 
-def _averaged(pair: Pair, decay: float) -> torch.optim.swa_utils.AveragedModel:
+def _averaged(pair: Pair, steps: float) -> torch.optim.swa_utils.AveragedModel:
     """Polyak averaging that starts as a plain mean, so that the first epochs count too."""
+    decay = 1.0 - 1.0 / max(steps, 1.0)
 
     def blend(average: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
         share = min(decay, 1.0 - 1.0 / (float(count) / 4.0 + 2.0))

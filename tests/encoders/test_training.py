@@ -123,15 +123,22 @@ def test_labels_are_learned_where_they_are_known():
     assert changed[:5].min() > 10 * changed[5]  # the unknown column only decays
 
 
-def test_eyes_sleep_through_the_warm_epochs():
+def test_eyes_learn_at_their_own_rate():
     eyes = torch.nn.Sequential(torch.nn.Linear(6, 6))
-    learner = trainer(options(epochs=2, warm_epochs=1), eyes=eyes)
+    learner = trainer(options(epochs=1, eyes_rate=0.0), eyes=eyes)
     start = eyes[0].weight.detach().clone()
-    run = learner.fit()
-    next(run)
+    list(learner.fit())
     assert torch.equal(eyes[0].weight, start)
-    next(run)
+    learner = trainer(options(epochs=1, eyes_rate=1e-3), eyes=eyes)
+    list(learner.fit())
     assert not torch.equal(eyes[0].weight, start)
+
+
+def test_steps_are_counted_by_epoch():
+    told = []
+    learner = trainer(options(epochs=2))  # 48 photos in batches of 16
+    list(learner.fit(lambda name: lambda done, of: told.append((name, done, of))))
+    assert told == [(f"epoch {epoch}", step, 3) for epoch in (1, 2) for step in (1, 2, 3)]
 
 
 class TestKnownText:

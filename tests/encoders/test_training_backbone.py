@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import small_problems  # noqa: E402, F401  (one thread)
+from small_problems import random_pair, vocabulary  # noqa: E402
 
 from capsearch.encoders import models  # noqa: E402
 from capsearch.encoders.training import activations, backbone, efficientnet, features  # noqa: E402
@@ -22,6 +22,7 @@ from capsearch.encoders.training.efficientnet import (  # noqa: E402
     EfficientNetLite,
     scale_pixels,
 )
+from capsearch.encoders.training.pair import TrainingSet, project, see  # noqa: E402
 from capsearch.encoders.training.pictures import Pictures  # noqa: E402
 from capsearch.engine.errors import DataProblem, MissingExtra, TrainingProblem  # noqa: E402
 from capsearch.indexer.decode import pixels as decode  # noqa: E402
@@ -117,6 +118,25 @@ class TestHalves:
         np.testing.assert_allclose(
             plain, network(scale_pixels(torch.from_numpy(noise(2)))).numpy(), atol=1e-5
         )
+
+
+def test_standardising_again_leaves_the_image_vectors_where_they_are(network, monkeypatch):
+    monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
+    monkeypatch.setattr(backbone, "SAMPLE", 12)
+    half = LowerHalf("lite0", deepcopy(network))
+    values, _ = half.activations(list(noise(12)))
+    photos = TrainingSet(values[None], {})
+    eyes = backbone.upper_half(half, torch.full((FEATURES,), 0.3), torch.full((FEATURES,), 2.0))
+    pair = random_pair({"en": vocabulary("en")}, features=FEATURES, eyes=eyes)
+    before, given = project(pair, photos), see(pair, photos)
+    assert np.abs(given.mean(0)).max() > 0.1
+    moving = given.std(0) > 0.05  # a feature that hardly any picture excites is left small
+    assert moving.sum() > 100
+    backbone.restandardise(pair, photos)
+    features = see(pair, photos)
+    np.testing.assert_allclose(features.mean(0), 0.0, atol=1e-3)
+    np.testing.assert_allclose(features.std(0, ddof=1)[moving], 1.0, atol=0.05)
+    np.testing.assert_allclose(project(pair, photos), before, atol=1e-3)
 
 
 def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(

@@ -21,7 +21,7 @@ from capsearch.ui.cli import main
 torch = pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
-from capsearch.encoders.training import backbone, efficientnet, network, runs  # noqa: E402
+from capsearch.encoders.training import backbone, efficientnet, network  # noqa: E402
 from capsearch.encoders.training.text import TextTrainer  # noqa: E402
 
 COLOURS = {
@@ -172,13 +172,35 @@ def test_an_interrupted_run_resumed_makes_the_same_model(
     assert models.load("halves").digest == models.load("whole").digest
 
 
-def test_after_a_backbone_comes_a_text_model(
-    train: Command, workshop: Path, monkeypatch: pytest.MonkeyPatch
+def test_eyes_come_with_the_words_they_were_trained_with(
+    train: Command, workshop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = workshop / "models" / "eyes"
-    monkeypatch.setattr(runs, "train_backbone", lambda run, decode, listener: made)
-    _, _, err = train("backbone", "--from", "lite0", "--name", "other")
-    assert "capsearch train text --data PATH --backbone eyes" in err
+    eyes, words = (models.find(*one) for one in (("eyes", "backbone"), ("eyes-text", "text")))
+    assert eyes.parent == words.parent == workshop / "models"
+    model = models.load("eyes-text")
+    assert model.image.digest == models.load_backbone("eyes").digest
+    index = ["--index", str(tmp_path / "index")]
+    assert main(["index", str(workshop / "data"), "--model", "eyes-text", *index]) == 0
+    assert main(["query", "a red wall", "--json", *index]) == 0
+
+
+def test_warm_epochs_come_first_and_the_texts_name_may_be_chosen(
+    train: Command, workshop: Path
+) -> None:
+    names = ["--name", "warm", "--text-name", "warm-words"]
+    code, out, err = train(
+        "backbone", "--from", "lite0", "--epochs", "1", "--warm-epochs", "2", *names
+    )
+    assert code == 0, err
+    assert out == f"{workshop / 'models' / 'warm-words'}\n"
+    assert [line.split("  ")[0] for line in err.splitlines() if "loss" in line] == [
+        "epoch 1",
+        "epoch 2",
+        "epoch 1",
+    ]
+    assert "--model warm-words --rebuild" in err
+    log = (workshop / "models" / "warm" / "log.jsonl").read_text().splitlines()
+    assert len(log) == 1
 
 
 def test_a_name_that_is_taken_is_refused(train: Command) -> None:
