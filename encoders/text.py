@@ -27,6 +27,8 @@ from capsearch.engine.vectors import unit
 
 MAX_WORDS = 32  # as in the authors' code: what follows adds little and slows the GRU
 
+AT_ONCE = 256  # sentences whose GRU steps are taken together
+
 Array = NDArray[Any]  # float32 throughout
 
 
@@ -48,20 +50,30 @@ class LanguageEncoder:
         known = [vocabulary[word] for word in words if word in vocabulary]
         return np.array(known[:MAX_WORDS], np.int64)
 
-    def hidden(self, numbers: NDArray[np.int64]) -> Array:
-        """(H,) the words' contribution to the hidden layer before its ReLU."""
+    def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> Array:
+        """(N, H) the words' contribution to the hidden layer before its ReLU."""
         w = self.arrays
-        if not len(numbers):
-            return w["mix_b"]
-        bag = w.rows("bow", np.unique(numbers)).sum(axis=0)
-        words = w.rows("words", numbers)  # (T, E)
-        parts = [bag, words.mean(axis=0), self._pooled(words)]
-        return np.concatenate(parts) @ w["mix_W"].T + w["mix_b"]  # type: ignore[no-any-return]
+        out = np.repeat(w["mix_b"][None], len(sentences), axis=0)
+        told = [at for at, numbers in enumerate(sentences) if len(numbers)]
+        for start in range(0, len(told), AT_ONCE):
+            rows = told[start : start + AT_ONCE]
+            out[rows] += self._inputs([sentences[row] for row in rows]) @ w["mix_W"].T
+        return out
 
-    def _pooled(self, words: Array) -> Array:
+    def _inputs(self, sentences: Sequence[NDArray[np.int64]]) -> Array:
+        """(N, B + E + G) bag of words, mean word vector and pooled GRU; none has no words."""
         w = self.arrays
-        states = gru(words, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])  # (T, G)
-        return POOLINGS[self.stored["pooling"]](states, w)
+        bags = [w.rows("bow", np.unique(numbers)).sum(axis=0) for numbers in sentences]
+        words = [w.rows("words", numbers) for numbers in sentences]  # N times (T, E)
+        means = [one.mean(axis=0) for one in words]
+        pool = POOLINGS[self.stored["pooling"]]
+        states = gru(words, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])
+        return np.stack(
+            [
+                np.concatenate([bag, mean, pool(one, w)])
+                for bag, mean, one in zip(bags, means, states, strict=True)
+            ]
+        )
 
     @cached_property
     def stored(self) -> Mapping[str, Any]:
@@ -114,20 +126,29 @@ POOLINGS: Mapping[str, Callable[[Array, Arrays], Array]] = {
 }
 
 
-def gru(x: Array, wx: Array, wh: Array, bx: Array, bh: Array) -> Array:
-    """All hidden states (T, G) of a GRU with torch's gate order: reset, update, new."""
-    inputs = x @ wx.T + bx  # (T, 3G)
+def gru(sentences: Sequence[Array], wx: Array, wh: Array, bx: Array, bh: Array) -> list[Array]:
+    """Each sentence's hidden states (T, G), of a GRU with torch's gate order: reset, update, new.
+
+    All sentences take a step together; the shorter ones have left by then.
+    """
+    lengths = np.array([len(one) for one in sentences])
+    order = np.argsort(-lengths, kind="stable")
     size = wh.shape[1]
-    state = np.zeros(size, np.float32)
-    states = np.empty((len(x), size), np.float32)
-    for step, given in enumerate(inputs):
-        recurrent = wh @ state + bh
-        reset = _sigmoid(given[:size] + recurrent[:size])
-        update = _sigmoid(given[size : 2 * size] + recurrent[size : 2 * size])
-        new = np.tanh(given[2 * size :] + reset * recurrent[2 * size :])
-        state = (1.0 - update) * new + update * state
-        states[step] = state
-    return states
+    flat = np.concatenate([sentences[at] for at in order]) @ wx.T + bx  # (sum of T, 3G)
+    starts = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
+    states = np.empty((len(flat), size), np.float32)
+    state = np.zeros((len(sentences), size), np.float32)
+    for step in range(lengths.max(initial=0)):
+        rows = starts[: np.count_nonzero(lengths > step)] + step
+        given, before = flat[rows], state[: len(rows)]
+        recurrent = before @ wh.T + bh
+        gates = _sigmoid(given[:, : 2 * size] + recurrent[:, : 2 * size])
+        reset, update = gates[:, :size], gates[:, size:]
+        new = np.tanh(given[:, 2 * size :] + reset * recurrent[:, 2 * size :])
+        state = new + update * (before - new)
+        states[rows] = state
+    found = dict(zip(order.tolist(), np.split(states, starts[1:]), strict=True))
+    return [found[at] for at in range(len(sentences))]
 
 
 def _sigmoid(x: Array) -> Array:
@@ -185,15 +206,13 @@ class SharedTextEncoder:
             for found, text in zip(numbers, texts, strict=True)
         )
         sentence = self.sentences.encode(texts)  # (N, S)
-        visual = self._visual(sentence, [encoder.hidden(found) for found in numbers])
+        visual = self._visual(sentence, encoder.hidden(numbers))
         mask = np.array(known, np.float32)[:, None]
         return EncodedText(visual * mask, self._caption(visual, sentence) * mask, known)
 
-    def _visual(self, sentence: Array, words: Sequence[Array]) -> Vectors:
+    def _visual(self, sentence: Array, words: Array) -> Vectors:
         w = self._arrays
-        if not len(words):
-            return np.zeros((0, self.dimension), np.float32)
-        hidden = np.maximum(sentence @ w["sentence_W"].T + np.stack(words), 0.0)  # (N, H)
+        hidden = np.maximum(sentence @ w["sentence_W"].T + words, 0.0)  # (N, H)
         return unit(hidden @ w["out_W"].T + w["out_b"])
 
     def _caption(self, visual: Vectors, sentence: Vectors) -> Vectors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from capsearch.indexer.pipeline import Progress
 
 
+SECONDS_A_LINE = 60.0
+
+
 class RateColumn(ProgressColumn):
     """Items per second over the last half minute."""
 
@@ -36,8 +40,11 @@ class RateColumn(ProgressColumn):
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[Progress], None]]:
-    """A callback that draws one bar a stage; silent when stderr is not a terminal."""
+    """A callback that draws one bar a stage; in a log file, a line a minute instead."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield plain_lines(console)
+        return
     bars = Bars(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -47,7 +54,6 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
     )
     tasks: dict[str, TaskID] = {}
 
@@ -58,3 +64,20 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
 
     with bars:
         yield show
+
+
+def plain_lines(
+    console: Console, clock: Callable[[], float] = time.monotonic
+) -> Callable[[Progress], None]:
+    """What a log file gets: nothing from short work, a line a minute from long work."""
+    last = clock()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        if clock() - last < SECONDS_A_LINE:
+            return
+        last = clock()
+        of = f" of {progress.total}" if progress.total else ""
+        console.print(f"{progress.stage}: {progress.done}{of}", markup=False, highlight=False)
+
+    return show

@@ -39,6 +39,7 @@ from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
 from capsearch.encoders.training.projection import known, load_text
 from capsearch.encoders.training.text import Epoch, TextTrainer
 from capsearch.encoders.training.variants import apply_variant
+from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import LANGUAGES, Vectors
 
 SENTENCE = "use3"
@@ -191,6 +192,7 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         standard: Vectors = (features - mean) / deviation
         return standard[None]
 
+    best = None
     if run.warm_epochs and not (run.resume and _checkpoint(run.output).is_file()):
         warm = replace(
             run,
@@ -198,16 +200,21 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
             resume=False,
         )
         seen = TrainingSet(plain(train.features), corpus.train, labels)
-        _fit(warm, pair, seen, TrainingSet(plain(validation.features), corpus.validation), listener)
+        judge = TrainingSet(plain(validation.features), corpus.validation)
+        best = _fit(warm, pair, seen, judge, listener)
     eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
     pair.eyes = eyes
     seen = TrainingSet(train.values[None], corpus.train, labels)
     held_out = TrainingSet(validation.values[None], corpus.validation)
-    best = _fit(run, pair, seen, held_out, listener)
+    if run.options.epochs:
+        best = _fit(run, pair, seen, held_out, listener)
+    if best is None:
+        raise TrainingProblem("no epochs at all: nothing would be trained")
     restandardise(pair, seen)
     card = {
         **_card(run, train.data, best),
-        "description": f"EfficientNet-{run.backbone} fine-tuned against captions",
+        "description": f"EfficientNet-{run.backbone}, "
+        + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
         "architecture": f"EfficientNet-{run.backbone}, batch norm folded",
         "started_from": f"ImageNet weights, sha256 {LITES[run.backbone].sha256}, Apache-2.0",
     }

@@ -113,10 +113,12 @@ class TestTwins:
         torch.manual_seed(0)
         reference = torch.nn.GRU(5, 7, batch_first=True)
         weights = [p.detach().numpy() for p in reference.parameters()]
-        x = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
-        with torch.no_grad():
-            states = reference(torch.from_numpy(x[None]))[0][0].numpy()
-        np.testing.assert_allclose(gru(x, *weights), states, atol=1e-6)
+        rng = np.random.default_rng(0)
+        sentences = [rng.normal(size=(n, 5)).astype(np.float32) for n in (3, 9, 1, 9, 2)]
+        for x, states in zip(sentences, gru(sentences, *weights), strict=True):
+            with torch.no_grad():
+                expected = reference(torch.from_numpy(x[None]))[0][0].numpy()
+            np.testing.assert_allclose(states, expected, atol=1e-6)
 
     def test_equal_seeds_export_equal_models(self, tmp_path):
         (tmp_path / "one").mkdir()

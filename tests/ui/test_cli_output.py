@@ -6,10 +6,11 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from capsearch.indexer.pipeline import Progress
 from capsearch.ui.output import aligned, human_bytes, print_json, printable
-from capsearch.ui.output_progress import progress_bar
+from capsearch.ui.output_progress import plain_lines, progress_bar
 
 
 def test_columns_line_up_where_han_is_two_cells_wide() -> None:
@@ -56,6 +57,14 @@ def test_progress_is_silent_when_stderr_is_not_a_terminal(
     with progress_bar() as show:
         show(Progress("embed", 3, 10, "a.jpg"))
     assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_writes_a_line_a_minute_into_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0, 59, 60, 60, 100, 121, 121])
+    show = plain_lines(Console(stderr=True), lambda: float(next(seconds)))
+    for done in range(1, 5):
+        show(Progress("epoch [2]", done, 4 if done < 4 else None))
+    assert capsys.readouterr().err == "epoch [2]: 2 of 4\nepoch [2]: 4\n"
 
 
 def test_progress_shows_stage_count_and_rate_on_a_terminal(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from capsearch.encoders import models
+from capsearch.encoders import models, storage
 from capsearch.engine.fakes import colour_picture
 from capsearch.ui.cli import main
 
@@ -201,6 +201,16 @@ def test_warm_epochs_come_first_and_the_texts_name_may_be_chosen(
     assert "--model warm-words --rebuild" in err
     log = (workshop / "models" / "warm" / "log.jsonl").read_text().splitlines()
     assert len(log) == 1
+
+
+def test_no_epochs_leave_the_network_as_it_is(train: Command) -> None:
+    arguments = ["--from", "lite0", "--epochs", "0"]
+    code, _, err = train("backbone", *arguments, "--warm-epochs", "1", "--name", "plain")
+    assert code == 0, err
+    assert "as it came" in str(storage.read_card(models.find("plain", "backbone"))["description"])
+    code, _, err = train("backbone", *arguments, "--warm-epochs", "0", "--name", "nothing")
+    assert code == 2
+    assert "nothing would be trained" in err
 
 
 def test_a_name_that_is_taken_is_refused(train: Command) -> None:

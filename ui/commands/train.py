@@ -182,7 +182,13 @@ def projection(
 @_inputs
 @click.option("--from", "start", default="lite2", show_default=True, help="lite0, lite1 or lite2.")
 @click.option("--text-name", help="Of the text model trained with it.  [default: NAME-text]")
-@click.option("--epochs", type=click.IntRange(1), default=7, show_default=True)
+@click.option(
+    "--epochs",
+    type=click.IntRange(0),
+    default=7,
+    show_default=True,
+    help="0 leaves the network as it is.",
+)
 @click.option(
     "--warm-epochs",
     type=click.IntRange(0),
