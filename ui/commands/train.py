@@ -16,6 +16,7 @@ from capsearch.ui.commands.options import json_option
 from capsearch.ui.output import print_json, remark
 
 if TYPE_CHECKING:
+    from capsearch.encoders.training.network import Pooling
     from capsearch.encoders.training.runs import Listener, Run
     from capsearch.encoders.training.text import Epoch
 
@@ -94,12 +95,21 @@ def _shared(command: F) -> F:
     return command
 
 
-_inputs = click.option(
-    "--inputs",
-    default="bow,word2vec,gru,sentence",
-    show_default=True,
-    help="What the text encoders read.",
-)
+def _reading(command: F) -> F:
+    """What the text encoders are made of."""
+    command = click.option(
+        "--pooling",
+        type=click.Choice(["attention", "mean", "last"]),
+        default="attention",
+        show_default=True,
+        help="How the GRU's states become one.",
+    )(command)
+    return click.option(
+        "--inputs",
+        default="bow,word2vec,gru,sentence",
+        show_default=True,
+        help="What the text encoders read.",
+    )(command)
 
 
 @click.group()
@@ -113,7 +123,7 @@ def command() -> None:
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--rate", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
 @click.option("--loss", default="infonce", show_default=True, help="infonce or triplet.")
-@_inputs
+@_reading
 @click.option(
     "--variant",
     default="shared",
@@ -127,6 +137,7 @@ def text(
     rate: float,
     loss: str,
     inputs: str,
+    pooling: Pooling,
     variant: str,
     no_mirror: bool,
     as_json: bool,
@@ -138,7 +149,7 @@ def text(
     from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(
-        config=_config(inputs),
+        config=_config(inputs, pooling),
         loss=loss,
         epochs=epochs,
         rate=rate,
@@ -179,7 +190,7 @@ def projection(
 
 @command.command(epilog=BACKBONE_EXAMPLES)
 @_shared
-@_inputs
+@_reading
 @click.option("--from", "start", default="lite2", show_default=True, help="lite0, lite1 or lite2.")
 @click.option("--text-name", help="Of the text model trained with it.  [default: NAME-text]")
 @click.option(
@@ -206,6 +217,7 @@ def backbone(
     rate: float,
     eyes_rate: float,
     inputs: str,
+    pooling: Pooling,
     as_json: bool,
     **shared: Any,
 ) -> int:
@@ -215,7 +227,7 @@ def backbone(
     from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(
-        config=_config(inputs),
+        config=_config(inputs, pooling),
         epochs=epochs,
         rate=rate,
         eyes_rate=eyes_rate,
@@ -241,14 +253,14 @@ def _need_torch() -> None:
         raise MissingExtra("training", "train") from None
 
 
-def _config(inputs: str) -> Any:
+def _config(inputs: str, pooling: Pooling) -> Any:
     from capsearch.encoders.training.network import INPUTS, TextConfig
 
     chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
     unknown = [one for one in chosen if one not in INPUTS]
     if unknown or not chosen:
         raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
-    return TextConfig(inputs=chosen)  # type: ignore[arg-type]
+    return TextConfig(inputs=chosen, pooling=pooling)  # type: ignore[arg-type]
 
 
 def _run(shared: dict[str, Any]) -> Run:
