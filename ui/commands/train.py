@@ -112,6 +112,11 @@ def _reading(command: F) -> F:
     )(command)
 
 
+_no_mirror = click.option(
+    "--no-mirror", is_flag=True, help="Train on the photos as they are only: half the features."
+)
+
+
 @click.group()
 def command() -> None:
     """Train models on your own captions."""
@@ -130,7 +135,7 @@ def command() -> None:
     show_default=True,
     help="Ours, or one of the papers': w2vv, w2vv-attention, enhanced-w2vv, w2vv++.",
 )
-@click.option("--no-mirror", is_flag=True, help="Train on the photos as they are only.")
+@_no_mirror
 def text(
     backbone: str | None,
     epochs: int,
@@ -170,8 +175,15 @@ def text(
 @click.option("--text", default=None, metavar="NAME", help="Whose space to project into.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--rate", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
+@_no_mirror
 def projection(
-    backbone: str, text: str | None, epochs: int, rate: float, as_json: bool, **shared: Any
+    backbone: str,
+    text: str | None,
+    epochs: int,
+    rate: float,
+    no_mirror: bool,
+    as_json: bool,
+    **shared: Any,
 ) -> int:
     """Project another backbone into an existing model's space."""
     _need_torch()
@@ -180,7 +192,7 @@ def projection(
     from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(epochs=epochs, rate=rate, batch=shared["batch"], seed=shared["seed"])
-    run = replace(_run(shared), backbone=backbone, options=options)
+    run = replace(_run(shared), backbone=backbone, mirror=not no_mirror, options=options)
 
     def train(run: Run, decode: Any, listener: Listener) -> Path:
         return runs.train_projection(run, text or DEFAULT_MODEL, decode, listener)
