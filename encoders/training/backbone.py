@@ -52,7 +52,8 @@ class Eyes(nn.Module):
         self.deviation: Tensor
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", deviation)
-        self.to(memory_format=torch.channels_last)  # a third faster: nothing is reordered
+        # A third faster, for nothing is reordered; torch's stubs do not know the argument.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, activations: Tensor) -> Tensor:
         """(N, F)."""
