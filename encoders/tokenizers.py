@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from Stemmer import Stemmer
+
 from capsearch.encoders.languages import normalise, simplify
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.protocols import Tokenizer
@@ -31,13 +33,8 @@ class EnglishTokenizer:
         """Stems of the words and numbers of a sentence."""
         text = normalise(text)[:MAX_CHARACTERS].lower().replace("’", "'")
         words = _ENGLISH.findall(_CLITIC.sub(r" \1", text))
-        return tuple(self._stemmer.stemWords(words))
-
-    @cached_property
-    def _stemmer(self) -> Any:
-        import snowballstemmer
-
-        return snowballstemmer.stemmer("english")
+        # One a call: it takes microseconds to make, and must not be shared between threads.
+        return tuple(Stemmer("english", 0).stemWords(words))
 
 
 _CLITIC = re.compile(r"('(?:s|re|ve|ll|d|m)|n't)\b")
