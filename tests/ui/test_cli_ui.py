@@ -54,6 +54,7 @@ def test_another_host_is_a_warning(served: Served, capsys: pytest.CaptureFixture
     assert "warning" in capsys.readouterr().err
     assert "--server.port=9000" in served.arguments
     assert "--server.headless=true" in served.arguments
+    assert "--server.showEmailPrompt=false" in served.arguments  # it would wait for an answer
 
 
 def test_json_says_where(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
         "server.address": host,
         "server.port": port,
         "server.headless": str(no_browser).lower(),
+        "server.showEmailPrompt": "false",  # on a new machine it would wait for an answer
         "server.maxUploadSize": MAX_UPLOAD_MB,
         "server.fileWatcherType": "none",
         "browser.gatherUsageStats": "false",
