@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from capsearch.engine.records import Vectors
+from capsearch.engine.vectors import unit
 
 PICTURE_SIZE = (640, 480)  # as cameras' thumbnails and the web have them
 # Invented sentences: 6 x 6 x 6 in each language, so that nothing is met twice.
@@ -64,4 +65,4 @@ def pictures(count: int, seed: int = 0) -> tuple[bytes, ...]:
 def vectors(count: int, dimension: int, seed: int = 0) -> Vectors:
     """(count, dimension) random directions, unit norm."""
     rows = np.random.default_rng(seed).standard_normal((count, dimension), np.float32)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+    return unit(rows)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.languages import normalise
 from capsearch.engine.records import Vectors
+from capsearch.engine.vectors import unit
 
 _BOS, _EOS, _UNK = "<s>", "</s>", "<unk>"
 _ORDERS = ((2, 0), (3, 1), (5, 2))  # n-gram width and how far it reaches to the left
@@ -80,8 +81,7 @@ class SentenceEncoder:
         n = lengths[:, None].astype(np.float32)
         pooled = (summed @ w["cnn_W"] + n * w["cnn_b"]) / np.sqrt(n)  # (N, 512)
         hidden = _relu(pooled @ w["p1"] + _relu(pooled @ w["d0"]) @ w["d1"])
-        out = np.tanh(hidden @ w["p3"] + _relu(hidden @ w["d2"]) @ w["d3"])
-        return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-6)  # type: ignore[no-any-return]
+        return unit(np.tanh(hidden @ w["p3"] + _relu(hidden @ w["d2"]) @ w["d3"]))
 
     def _features(self, flat: NDArray[np.int64], lengths: NDArray[np.int64]) -> Array:
         """Layer-normed piece embeddings beside their three n-gram stacks, one row a piece."""

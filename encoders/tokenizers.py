@@ -86,19 +86,19 @@ class ChineseTokenizer:
         cutter = jieba.Tokenizer()
         if self.dictionary is None:
             cutter.initialize()
-            words: Mapping[str, int] = _lower(cutter.FREQ)
+            cutter.FREQ = _lower(cutter.FREQ)
         else:
-            words, cutter.total = self.dictionary.words, self.dictionary.total
+            cutter.FREQ, cutter.total = _prefixes(self.dictionary.words), self.dictionary.total
             cutter.initialized = True
-        cutter.FREQ = _prefixes(words)
         return cutter
 
 
 def _lower(words: Mapping[str, int]) -> dict[str, int]:
-    """T恤 as t恤: text is lower-cased before it is cut, so the dictionary is too."""
+    """T恤 as t恤, with its prefixes: text is lower-cased before it is cut, so the words are too."""
     lowered: dict[str, int] = {}
     for word, frequency in words.items():
-        lowered[word.lower()] = max(frequency, lowered.get(word.lower(), 0))
+        small = word.lower()
+        lowered[small] = max(frequency, lowered.get(small, 0))
     return lowered
 
 

@@ -27,6 +27,7 @@ from capsearch.engine.records import (
     Tag,
     Vectors,
 )
+from capsearch.engine.vectors import unit
 
 COLOURS: Mapping[str, tuple[int, int, int]] = {
     "red": (255, 0, 0),
@@ -94,7 +95,7 @@ class FakeImageEncoder:
     def project(self, features: Vectors) -> Vectors:
         """(N, 9) -> (N, 8), unit norm."""
         colours = np.roll(features[:, : self.dimension], self.turn, axis=1)
-        return _unit_rows(colours)
+        return unit(colours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class FakeTextEncoder:
             counts[row] = _concept_counts(text, language)
         colours = np.roll(counts[:, : self.dimension], self.turn, axis=1)
         known = tuple(bool(row.any()) for row in counts)
-        return EncodedText(_unit_rows(colours), _unit_rows(counts), known)
+        return EncodedText(unit(colours), unit(counts), known)
 
     def clm_weight(self, language: str) -> float:
         """The same for all languages."""
@@ -239,11 +240,6 @@ def _concept_counts(text: str, language: str) -> Vectors:
         [words.count(names[0]) if column == 0 else text.count(names[column]) for names in CONCEPTS],
         np.float32,
     )
-
-
-def _unit_rows(rows: Vectors) -> Vectors:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.where(norms == 0, 1, norms)).astype(np.float32)
 
 
 def _lies_under(paths: Sequence[str], folders: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,8 +21,6 @@ from capsearch.encoders.training.kept import Sentences, kept_words
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
-
-Report = Callable[[str], None]
 
 MIN_COUNT = 5  # COCO-CN: words seen at least five times
 # Never trained on: translations made for testing would leak what the test measures.

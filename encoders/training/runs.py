@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from capsearch.encoders.training.corpus import (
     Corpus,
     build_corpus,
     captions_of,
-    texts_of,
 )
 from capsearch.encoders.training.data import CaptionData, Source, read
 from capsearch.encoders.training.efficientnet import FEATURES, LITES
@@ -80,6 +79,12 @@ class Run:
     warm_epochs: int = 3  # on the features as they come, before the eyes are opened
     text_name: str = ""  # of the text model that a backbone is trained with
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """What is written: one model, or a backbone and the text model trained with it."""
+        beside = (self.output.parent / self.text_name,) if self.text_name else ()
+        return (self.output, *beside)
+
 
 def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
     """Text encoders and projection on a backbone's features; the folder of the new model."""
@@ -91,9 +96,10 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
     corpus = _corpus(run, train.data, validation.data, listener)
     pair = Pair(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     held_out = TrainingSet(validation.views, corpus.validation)
-    best = _fit(run, pair, TrainingSet(train.views, corpus.train), held_out, listener)
+    seen = TrainingSet(train.views, corpus.train)
+    best = _fit(run, pair, seen, held_out, listener)
     card = {
-        **_card(run, train.data, best),
+        **_card(run, seen, best),
         "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
         **_standing(run, backbone.digest),
         **asdict(calibrate(pair, held_out)),
@@ -115,9 +121,10 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     options = replace(run.options, dimension=network.out.out_features)
     pair = Pair(vocabularies, {}, backbone.dimension, options, text=table)
     held_out = TrainingSet(validation.views, held_out_rows)
-    best = _fit(run, pair, TrainingSet(train.views, train_rows), held_out, listener)
+    seen = TrainingSet(train.views, train_rows)
+    best = _fit(run, pair, seen, held_out, listener)
     card = {
-        **_card(run, train.data, best),
+        **_card(run, seen, best),
         "description": f"{backbone.name} in the space of {text}",
         **_standing(run, backbone.digest),
         "dimension": options.dimension,
@@ -194,14 +201,11 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
 
     best = None
     if run.warm_epochs and not (run.resume and _checkpoint(run.output).is_file()):
-        warm = replace(
-            run,
-            options=replace(run.options, epochs=run.warm_epochs, rate=2 * run.options.rate),
-            resume=False,
-        )
+        # Quick enough to do again: only the long epochs leave a checkpoint.
+        warm = replace(run.options, epochs=run.warm_epochs, rate=2 * run.options.rate)
         seen = TrainingSet(plain(train.features), corpus.train, labels)
         judge = TrainingSet(plain(validation.features), corpus.validation)
-        best = _fit(warm, pair, seen, judge, listener)
+        best = _trained(TextTrainer(pair, seen, judge, warm), listener)
     eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
     pair.eyes = eyes
     seen = TrainingSet(train.values[None], corpus.train, labels)
@@ -211,8 +215,9 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
     if best is None:
         raise TrainingProblem("no epochs at all: nothing would be trained")
     restandardise(pair, seen)
+    made = _card(run, seen, best)
     card = {
-        **_card(run, train.data, best),
+        **made,
         "description": f"EfficientNet-{run.backbone}, "
         + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
         "architecture": f"EfficientNet-{run.backbone}, batch norm folded",
@@ -220,9 +225,9 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
     }
     export_backbone(lower.network, run.backbone, eyes.mean, eyes.deviation, run.output, card)
     digest = storage.read_card(run.output)["digest"]
-    folder = run.output.parent / run.text_name
+    folder = run.folders[1]
     text_card = {
-        **_card(run, train.data, best),
+        **made,
         "name": run.text_name,
         "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
         **_standing(replace(run, backbone=run.name), digest),
@@ -258,7 +263,7 @@ def _sentences(run: Run, listener: Listener) -> KeptSentences:
 def _fit(
     run: Run, pair: Pair, train: TrainingSet, validation: TrainingSet, listener: Listener
 ) -> Epoch:
-    """Train; afterwards `pair` holds the weights that validated best."""
+    """Train with a log and a checkpoint; afterwards `pair` holds what validated best."""
     run.output.mkdir(parents=True, exist_ok=True)
     checkpoint, log = _checkpoint(run.output), run.output / storage.LOG
     trainer = TextTrainer(pair, train, validation, run.options, checkpoint)
@@ -266,13 +271,23 @@ def _fit(
         trainer.resume()
     else:
         log.unlink(missing_ok=True)
-    for epoch in trainer.fit(listener.report):
+
+    def logged(epoch: Epoch) -> None:
         listener.epoch(epoch)
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(epoch)) + "\n")
-    assert trainer.best is not None  # the first epoch is the best so far
-    pair.load_state_dict(trainer.averaged.module.state_dict())
+
+    best = _trained(trainer, replace(listener, epoch=logged))
     checkpoint.unlink(missing_ok=True)
+    return best
+
+
+def _trained(trainer: TextTrainer, listener: Listener) -> Epoch:
+    """Run to the end; afterwards the trainer's pair holds the weights that validated best."""
+    for epoch in trainer.fit(listener.report):
+        listener.epoch(epoch)
+    assert trainer.best is not None  # the first epoch is the best so far
+    trainer.pair.load_state_dict(trainer.averaged.module.state_dict())
     return trainer.best
 
 
@@ -289,16 +304,13 @@ def _mirroring(decode: Decode) -> Decode:
     return lambda content, size: np.ascontiguousarray(decode(content, size)[:, ::-1])
 
 
-def _card(run: Run, train: CaptionData, best: Epoch) -> dict[str, Any]:
-    counts: Iterator[tuple[str, int]] = (
-        (language, len(texts_of(train, language)[0])) for language in run.languages
-    )
+def _card(run: Run, train: TrainingSet, best: Epoch) -> dict[str, Any]:
     return {
         "name": run.name,
         "licence": f"research use; trained on captions under: {run.data_licence}",
         "training": {
             "photos": len(train),
-            "captions": dict(counts),
+            "captions": {language: len(told.photos) for language, told in train.captions.items()},
             "epochs": best.number,
             "options": asdict(run.options),
         },

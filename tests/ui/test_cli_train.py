@@ -203,6 +203,35 @@ def test_warm_epochs_come_first_and_the_texts_name_may_be_chosen(
     assert len(log) == 1
 
 
+def test_a_run_interrupted_among_its_warm_epochs_can_be_resumed(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--from", "lite0", "--epochs", "1", "--warm-epochs", "2", "--name", "stopped"]
+    judged = TextTrainer._judged
+
+    def interrupted(self: TextTrainer, loss: float) -> Any:
+        if self.epoch == 2:
+            raise KeyboardInterrupt
+        return judged(self, loss)
+
+    monkeypatch.setattr(TextTrainer, "_judged", interrupted)
+    assert train("backbone", *arguments)[0] == 130
+    monkeypatch.setattr(TextTrainer, "_judged", judged)
+    code, _, err = train("backbone", *arguments, "--resume")
+    assert code == 0, err
+
+
+def test_a_text_model_that_is_there_is_never_written_over(train: Command, workshop: Path) -> None:
+    before = models.load("eyes-text").digest
+    code, _, err = train("backbone", "--from", "lite0", "--name", "x", "--text-name", "eyes-text")
+    assert code == 2
+    assert "eyes-text holds a model already" in err
+    assert models.load("eyes-text").digest == before
+    code, _, err = train("backbone", "--from", "lite0", "--name", "x", "--text-name", "x")
+    assert code == 2
+    assert "need two names" in err
+
+
 def test_no_epochs_leave_the_network_as_it_is(train: Command) -> None:
     arguments = ["--from", "lite0", "--epochs", "0"]
     code, _, err = train("backbone", *arguments, "--warm-epochs", "1", "--name", "plain")

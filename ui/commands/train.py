@@ -302,8 +302,11 @@ def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
     from capsearch.encoders.storage import read_card
     from capsearch.indexer.decode import pixels
 
-    if (run.output / "model.json").is_file():
-        raise TrainingProblem(f"{run.output} holds a model already; choose another --name")
+    if len(set(run.folders)) < len(run.folders):
+        raise TrainingProblem("the network and its text model need two names")
+    for folder in run.folders:
+        if (folder / "model.json").is_file():
+            raise TrainingProblem(f"{folder} holds a model already; choose another --name")
     with _told() as listener:
         folder = train(run, pixels, listener)
     card = read_card(folder)
