@@ -115,12 +115,17 @@ class EncodedSplit:
 
 
 def encode_split(
-    model: Model, data: CaptionData, cache: FeatureCache | None = None, report: Report | None = None
+    model: Model,
+    data: CaptionData,
+    cache: FeatureCache | None = None,
+    report: Report | None = None,
+    unknown_words_only: bool = False,
 ) -> EncodedSplit:
     """One split's photos and sentences through the model.
 
     Photos without a readable picture are left out, and so are languages the model does not
-    read; DataProblem if nothing is left.
+    read; DataProblem if nothing is left. `unknown_words_only` asks only with sentences that
+    have a word outside the model's vocabulary.
     """
     kept, features = load_features(model.image, data, cache, pixels, report)
     (name,) = data.splits
@@ -132,6 +137,10 @@ def encode_split(
         )
     told = {one: _sentences(model.text, kept, one) for one in languages}
     asking = {one: _query_rows(kept, one, protocol_of(name)) for one in languages}
+    if unknown_words_only:
+        asking = {one: _with_unknown(model.text, kept, one, rows) for one, rows in asking.items()}
+    if not any(len(rows) for rows in asking.values()):
+        raise DataProblem(f"{name} has no sentence to ask with")
     return EncodedSplit(
         name=name,
         images=model.image.project(features),
@@ -209,14 +218,27 @@ def _both_ways(run: Run, scores: Scores, queries: Labels, items: Labels) -> Iter
 
 def _sentences(encoder: TextEncoder, data: CaptionData, language: str) -> Sentences:
     """Every caption in a language."""
-    found = [
+    found = _told(data, language)
+    encoded = _encode(encoder, [text for _, text in found], language)
+    owner = np.array([row for row, _ in found], np.int64)
+    return Sentences(encoded.visual, encoded.caption, owner)
+
+
+def _told(data: CaptionData, language: str) -> list[tuple[int, str]]:
+    """(row of the photo, text) of every caption in a language."""
+    return [
         (row, caption.text)
         for row, photo in enumerate(data.photos)
         for caption in photo.captions.get(language, ())
     ]
-    encoded = _encode(encoder, [text for _, text in found], language)
-    owner = np.array([row for row, _ in found], np.int64)
-    return Sentences(encoded.visual, encoded.caption, owner)
+
+
+def _with_unknown(encoder: TextEncoder, data: CaptionData, language: str, rows: Labels) -> Labels:
+    """Those of the rows of `_sentences` that have a word the vocabulary lacks."""
+    told = _told(data, language)
+    return np.array(
+        [row for row in rows if encoder.unknown_words(told[row][1], language)], np.int64
+    )
 
 
 def _query_rows(data: CaptionData, language: str, protocol: Protocol) -> Labels:

@@ -50,6 +50,10 @@ class LanguageEncoder:
         known = [vocabulary[word] for word in words if word in vocabulary]
         return np.array(known[:MAX_WORDS], np.int64)
 
+    def unknown(self, text: str) -> tuple[str, ...]:
+        """A sentence's words outside the vocabulary."""
+        return tuple(w for w in self.tokenizer.tokens(text) if w not in self._vocabulary)
+
     def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> Array:
         """(N, H) the words' contribution to the hidden layer before its ReLU."""
         w = self.arrays
@@ -183,6 +187,10 @@ class SharedTextEncoder:
         """By script; a language this model does not read falls back to its first."""
         language = detect(text)
         return language if language in self.encoders else self.languages[0]
+
+    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
+        """Words the sentence encoder alone may know."""
+        return self.encoders[language].unknown(text)
 
     def clm_weight(self, language: str) -> float:
         """The share of CL in CLM that validated best."""

@@ -128,6 +128,10 @@ class FakeTextEncoder:
         known = tuple(bool(row.any()) for row in counts)
         return EncodedText(unit(colours), unit(counts), known)
 
+    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
+        """All words of a sentence that names no concept."""
+        return () if np.any(_concept_counts(text, language)) else tuple(text.split())
+
     def clm_weight(self, language: str) -> float:
         """The same for all languages."""
         return self.weight

@@ -113,6 +113,10 @@ class TextEncoder(Protocol):
         """Vectors of sentences in one language; UnknownLanguage for one it does not read."""
         ...
 
+    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
+        """Words of a sentence that are not in its vocabulary; it may guess them all the same."""
+        ...
+
     def clm_weight(self, language: str) -> float:
         """The share of CL in CLM that validated best for queries in this language."""
         ...

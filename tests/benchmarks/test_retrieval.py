@@ -147,6 +147,24 @@ def test_the_order_is_the_search_engine_s(fake_model, data):
     assert np.mean(1 / np.array(places)) == pytest.approx(expected)
 
 
+class TestUnknownWords:
+    def test_only_sentences_with_one_are_asked(self, fake_model, tmp_path):
+        photos = [
+            (("red",), {"en": ["a red car", "whatever this is"]}),
+            (("blue",), {"zh": ["蓝"]}),
+        ]
+        split = encode_split(
+            fake_model, write_split(tmp_path, "two", photos), unknown_words_only=True
+        )
+        assert split.languages == ("en",)
+        assert len(split.queries["en"].owner) == 1
+        assert len(split.descriptions["en"].owner) == 2  # still there to be matched
+
+    def test_a_split_without_any_says_so(self, fake_model, data):
+        with pytest.raises(DataProblem, match="toys has no sentence to ask with"):
+            encode_split(fake_model, data, unknown_words_only=True)
+
+
 class TestProtocols:
     def test_xtd10_asks_with_the_first_caption(self, data):
         photo = data.photos[0]

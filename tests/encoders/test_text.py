@@ -68,6 +68,19 @@ def torch_vectors(network, vocabularies, sentences, texts, language):
         return network(Sentences(words, given), language).numpy()
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "unknown"),
+    [
+        ("a red zebra", "en", ("zebra",)),
+        ("a cat", "en", ()),
+        ("", "zh", ()),
+        ("赤い犬", "ja", ("犬",)),
+    ],
+)
+def test_words_outside_the_vocabulary_are_named(model, text, language, unknown):
+    assert model.text.unknown_words(text, language) == unknown
+
+
 class TestTwins:
     @pytest.mark.parametrize("language", TEXTS)
     def test_numpy_and_torch_agree_within_the_rounding_to_eight_bits(self, made, language):

@@ -76,6 +76,11 @@ def command() -> None:
     show_default=True,
     help="Captions CL may match: a photo's first, as in the paper, or the best of all.",
 )
+@click.option(
+    "--unknown-words",
+    is_flag=True,
+    help="Ask only with sentences that have a word the model's vocabulary lacks.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N photos of each split.")
 @click.option(
     "--cache",
@@ -96,6 +101,7 @@ def retrieval(
     name: str | None,
     clm_weight: float | None,
     descriptions: str,
+    unknown_words: bool,
     limit: int | None,
     cache: Path | None,
     plot: Path | None,
@@ -115,7 +121,7 @@ def retrieval(
     runs = [
         run
         for split in dict.fromkeys(splits)
-        for run in _measure(model, sources, split, limit, kept, options)
+        for run in _measure(model, sources, split, limit, kept, options, unknown_words)
     ]
     _show(runs, as_json=as_json)
     if plot is not None:
@@ -130,6 +136,7 @@ def _measure(
     limit: int | None,
     cache: FeatureCache,
     options: Options,
+    unknown_words: bool,
 ) -> tuple[Run, ...]:
     from capsearch.benchmarks.retrieval import encode_split, evaluate
     from capsearch.encoders.training.data import read
@@ -138,12 +145,12 @@ def _measure(
     chosen = data if limit is None else data.first(limit)
     remark(f"{split}: {len(chosen):,} photos, model {model.name}")
     with _progress(split) as report:
-        encoded = encode_split(model, chosen, cache, report)
+        encoded = encode_split(model, chosen, cache, report, unknown_words)
     if len(encoded.images) < len(chosen):
         remark(f"warning: {len(chosen) - len(encoded.images):,} photos without a readable picture")
     for language in chosen.languages:
         if language not in encoded.languages:
-            remark(f"warning: no queries in {language}: the model reads {model.text.languages}")
+            remark(f"warning: no queries in {language}")
     return evaluate(model, encoded, options)
 
 
