@@ -44,15 +44,20 @@ class Backbone:
 
     @cached_property
     def _session(self) -> Any:
-        import onnxruntime
+        return open_session(self.path)
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        # Idle workers must not spin: decoding runs on the same cores.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return onnxruntime.InferenceSession(
-            self.path, options, providers=onnxruntime.get_available_providers()
-        )
+
+def open_session(model: Path | bytes) -> Any:
+    """An ONNX Runtime session on whatever hardware there is."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # Idle workers must not spin: decoding runs on the same cores.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(
+        model, options, providers=onnxruntime.get_available_providers()
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ see the photos again and again. Mirroring and cropping happen on the activations
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders import storage
+from capsearch.encoders.image import open_session
 from capsearch.encoders.training.data import CaptionData
 from capsearch.encoders.training.efficientnet import (
     FEATURES,
     LITES,
+    Block,
     EfficientNetLite,
     load_imagenet,
     scale_pixels,
@@ -28,7 +33,8 @@ from capsearch.encoders.training.efficientnet import (
 from capsearch.encoders.training.pair import Labels, Pair, TrainingSet, see
 from capsearch.engine.records import Pixels, Vectors
 
-CROP = 3  # rows and columns of activations a training crop may lose
+CROP = 5  # rows and columns of activations a training crop may lose
+DROP = 0.15  # of the photos skip the last block in training, fewer the earlier ones
 PART = 64  # photos that share a crop
 MIN_LABEL_COUNT = 30
 SAMPLE = 4096  # photos that say how the trained features spread
@@ -38,9 +44,9 @@ OPSET = 17
 class Eyes(nn.Module):
     """The upper half: activations (N, H, W, C) to standardised features (N, F).
 
-    In training each photo is mirrored half of the time, and each part of the batch loses a
-    few rows and columns. A mirrored activation is close to a mirrored photo's (cosine .88
-    after the network, where two views of a photo have .91), and costs nothing.
+    In training each photo is mirrored half of the time and skips a block now and then, and each
+    part of the batch loses a few rows and columns. A mirrored activation is close to a mirrored
+    photo's (cosine .88 after the network, where two views of a photo have .91), and costs nothing.
     """
 
     def __init__(self, network: EfficientNetLite, start: int, mean: Tensor, deviation: Tensor):
@@ -48,6 +54,9 @@ class Eyes(nn.Module):
         self.start = start
         self.blocks = network.blocks[start:]
         self.head = network.head
+        for depth, block in enumerate(self.blocks, start=1):
+            assert isinstance(block, Block)
+            block.drop = DROP * depth / len(self.blocks)
         self.mean: Tensor
         self.deviation: Tensor
         self.register_buffer("mean", mean)
@@ -126,11 +135,29 @@ class LowerHalf:
 
     def activations(self, pixels: list[Pixels]) -> tuple[NDArray[np.float16], Vectors]:
         """(N, H, W, C) before the first trained block, and the untrained (N, F) features."""
-        start = LITES[self.name].first_trained
-        with torch.no_grad():
-            lower = self.network.lower(scale_pixels(torch.from_numpy(np.stack(pixels))), start)
-            features = self.network.upper(lower, start)
-        return lower.permute(0, 2, 3, 1).half().numpy(), features.numpy()
+        lower, features = self._session.run(None, {"pixels": np.stack(pixels)})
+        return lower.astype(np.float16), features
+
+    @cached_property
+    def _session(self) -> Any:
+        """The network as it is now in ONNX Runtime: four times as fast as in torch."""
+        halves = _Halves(self.network, LITES[self.name].first_trained)
+        file = io.BytesIO()
+        _to_onnx(halves, self.input_size, file, ["activations", "features"])
+        return open_session(file.getvalue())
+
+
+class _Halves(nn.Module):
+    """Bytes in, activations (N, H, W, C) between the halves and features (N, F) out."""
+
+    def __init__(self, network: EfficientNetLite, start: int) -> None:
+        super().__init__()
+        self.network = network
+        self.start = start
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        lower = self.network.lower(scale_pixels(pixels), self.start)
+        return lower.permute(0, 2, 3, 1), self.network.upper(lower, self.start)
 
 
 def lower_half(name: str) -> LowerHalf:
@@ -192,19 +219,24 @@ def export_backbone(
     size = LITES[lite].input_size
     folder.mkdir(parents=True, exist_ok=True)
     served = Served(network, mean, deviation).eval().requires_grad_(False)
-    torch.onnx.export(
-        served,
-        (torch.zeros(1, size, size, 3, dtype=torch.uint8),),
-        folder / "backbone.onnx",
-        input_names=["pixels"],
-        output_names=["features"],
-        dynamic_axes={"pixels": {0: "pictures"}, "features": {0: "pictures"}},
-        opset_version=OPSET,
-        dynamo=False,  # the newer exporter needs onnxscript for the same graph
-    )
+    _to_onnx(served, size, folder / "backbone.onnx", ["features"])
     _halve(folder / "backbone.onnx")
     common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
     storage.write_card(folder, {**common, **card, "digest": storage.digest(folder)})
+
+
+def _to_onnx(module: nn.Module, size: int, to: Path | io.BytesIO, outputs: Sequence[str]) -> None:
+    """A graph from bytes (N, size, size, 3) to `outputs`, for any N."""
+    torch.onnx.export(
+        module,
+        (torch.zeros(1, size, size, 3, dtype=torch.uint8),),
+        to,
+        input_names=["pixels"],
+        output_names=list(outputs),
+        dynamic_axes={name: {0: "pictures"} for name in ("pixels", *outputs)},
+        opset_version=OPSET,
+        dynamo=False,  # the newer exporter needs onnxscript for the same graph
+    )
 
 
 def _halve(path: Path) -> None:

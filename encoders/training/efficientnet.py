@@ -77,7 +77,12 @@ class SameConv(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Inverted bottleneck without squeeze-and-excitation, ReLU6."""
+    """Inverted bottleneck without squeeze-and-excitation, ReLU6.
+
+    `drop` is the share of photos that skip it in training (stochastic depth).
+    """
+
+    drop = 0.0
 
     def __init__(
         self, inside: int, out: int, kernel: int, stride: int, expansion: int, size: int
@@ -93,7 +98,12 @@ class Block(nn.Module):
         """(N, inside, S, S) -> (N, out, S / stride, S / stride)."""
         y = F.relu6(self.expand(x)) if self.expand is not None else x
         y = self.project(F.relu6(self.depthwise(y)))
-        return x + y if self.skip else y  # type: ignore[no-any-return]
+        if not self.skip:
+            return y  # type: ignore[no-any-return]
+        if self.training and self.drop:
+            kept = torch.rand(len(y), 1, 1, 1) >= self.drop
+            y = y * (kept / (1.0 - self.drop))
+        return x + y  # type: ignore[no-any-return]
 
 
 class EfficientNetLite(nn.Module):

@@ -38,6 +38,7 @@ class TrainingOptions:
     batch: int = 256
     rate: float = 1e-3
     captions_each: int = 2  # drawn for each photo and language and step
+    captions_share: float = 0.0  # of the loss between captions of one photo, any languages
     weight_decay: float = 0.01
     average: float = 1.0  # epochs over which the weights are averaged, exponentially
     patience: int = 4  # epochs without a better validation MRR
@@ -71,7 +72,7 @@ class TrainingSet:
 
 
 class Pair(nn.Module):
-    """Eyes, the two sides of the shared space, and the learned temperature."""
+    """Eyes, the two sides of the shared space, and the learned temperatures."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class Pair(nn.Module):
         self.image = ImageProjection(features, options.dimension, options.space == "feature")
         self.labels = nn.Linear(features, labels) if labels else None
         self.scale = nn.Parameter(torch.tensor(math.log(20.0)))
+        self.caption_scale = nn.Parameter(torch.tensor(math.log(20.0)))
 
 
 def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> Sentences:

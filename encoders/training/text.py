@@ -8,8 +8,9 @@ eyes are its upper half, and learn).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +36,8 @@ from capsearch.engine.metrics import mean_reciprocal_rank, ranks
 from capsearch.engine.records import Vectors
 
 LABEL_SCALE = 0.02  # a sum over some hundred labels, brought near the caption loss
+
+_Side = tuple[NDArray[np.int64], Tensor]  # rows of the batch, rising, and a vector for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,20 +171,34 @@ class TextTrainer:
     def _caption_loss(
         self, images: Tensor, photos: NDArray[np.int64], rng: np.random.Generator
     ) -> Tensor:
-        """Mean over the drawn sentences, language by language, one a photo at a time."""
-        scale = self.pair.scale.exp().clamp(max=100.0)
-        total, count = images.new_zeros(()), 0
-        for language, captions in self.train.captions.items():
-            for draw in range(self.options.captions_each):
-                rows, drawn = self._draw(language, photos, draw, rng)
-                if len(rows) < 2:
-                    continue
-                texts = self._texts(batch_of(captions, drawn), language)
-                part = LOSSES[self.options.loss](texts, images, torch.from_numpy(rows), scale)
-                total, count = total + part * len(rows), count + len(rows)
-        if count == 0:
+        """Sentences against pictures, and against each other where a photo has several."""
+        drawn = [
+            (rows, self._texts(batch_of(self.train.captions[language], captions), language))
+            for language in self.train.captions
+            for rows, captions in self._draws(language, photos, rng)
+            if len(rows) > 1
+        ]
+        if not drawn:
             raise TrainingProblem("a batch without captions: the training split has too few")
-        return total / count
+        everything = np.arange(len(images))
+        loss = self._mean_loss([(one, (everything, images)) for one in drawn], self.pair.scale)
+        if not self.options.captions_share:
+            return loss
+        pairs = [pair for pair in combinations(drawn, 2) if len(_common(*pair)) > 1]
+        between = self._mean_loss(pairs, self.pair.caption_scale) if pairs else 0.0
+        return loss + self.options.captions_share * between
+
+    def _mean_loss(self, pairs: Sequence[tuple[_Side, _Side]], log_scale: Tensor) -> Tensor:
+        """The loss of one side's sentences against another side, a mean over the sentences."""
+        scale = log_scale.exp().clamp(max=100.0)
+        parts, counts = [], []
+        for (rows, texts), (answers, vectors) in pairs:
+            common = np.flatnonzero(np.isin(rows, answers))
+            places = torch.from_numpy(np.searchsorted(answers, rows[common]))
+            parts.append(LOSSES[self.options.loss](texts[common], vectors, places, scale))
+            counts.append(len(common))
+        total = sum((part * count for part, count in zip(parts, counts, strict=True)), 0.0)
+        return cast(Tensor, total) / sum(counts)
 
     def _texts(self, sentences: Sentences, language: str) -> Tensor:
         """Unit rows; in the feature space as they are, for eq. 2 and MSE measure distances."""
@@ -190,14 +207,14 @@ class TextTrainer:
             return self.pair.text.raw(sentences, language)
         return self.pair.text(sentences, language)  # type: ignore[no-any-return]
 
-    def _draw(
-        self, language: str, photos: NDArray[np.int64], draw: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows in the batch, captions), for photos with more than `draw` captions."""
-        by_photo = self._rows[language]
-        having = [at for at, photo in enumerate(photos) if len(by_photo[photo]) > draw]
-        drawn = [by_photo[photos[at]][rng.integers(len(by_photo[photos[at]]))] for at in having]
-        return np.array(having, np.int64), np.array(drawn, np.int64)
+    def _draws(
+        self, language: str, photos: NDArray[np.int64], rng: np.random.Generator
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """(rows in the batch, captions) `captions_each` times, no caption of a photo twice."""
+        mixed = [rng.permutation(self._rows[language][photo]) for photo in photos]
+        for draw in range(self.options.captions_each):
+            having = [at for at, captions in enumerate(mixed) if len(captions) > draw]
+            yield np.array(having, np.int64), np.array([mixed[at][draw] for at in having], np.int64)
 
     def save(self) -> None:
         """Everything needed to go on, whole or not at all."""
@@ -240,11 +257,16 @@ def _groups(pair: Pair, options: TrainingOptions) -> Iterator[dict[str, Any]]:
     for at, child in enumerate(eyes):
         rate = options.eyes_rate * (2 + at / max(len(eyes) - 1, 1)) / 3
         yield {"params": list(child.parameters()), "lr": rate, "peak": rate}
-    seen = {id(p) for p in pair.eyes.parameters()} | {id(pair.scale)}
+    scales = [pair.scale, pair.caption_scale]
+    seen = {id(p) for p in (*pair.eyes.parameters(), *scales)}
     rest = [p for p in pair.parameters() if id(p) not in seen]
     common = {"lr": options.rate, "peak": options.rate}
     yield {"params": rest, **common}
-    yield {"params": [pair.scale], "weight_decay": 0.0, **common}
+    yield {"params": scales, "weight_decay": 0.0, **common}
+
+
+def _common(one: _Side, other: _Side) -> NDArray[np.int64]:
+    return np.intersect1d(one[0], other[0], assume_unique=True)
 
 
 def _label_loss(guessed: Tensor, labels: Labels, photos: NDArray[np.int64]) -> Tensor:

@@ -123,6 +123,39 @@ def test_labels_are_learned_where_they_are_known():
     assert changed[:5].min() > 10 * changed[5]  # the unknown column only decays
 
 
+class TestCaptionsOfOnePhoto:
+    def test_no_caption_is_drawn_twice_in_a_step(self):
+        learner = trainer(options(captions_each=2))  # two captions a photo
+        photos = np.arange(8)
+        (rows, first), (again, second) = learner._draws("en", photos, np.random.default_rng(0))
+        assert rows.tolist() == again.tolist() == list(range(8))
+        assert not set(first) & set(second)
+
+    def test_a_photo_with_one_caption_is_drawn_once(self):
+        train = TrainingSet(axes(3).inputs, {"en": captions([0, 1, 1, 2], [[0]] * 4)})
+        learner = trainer(options(captions_each=2), train=train)
+        drawn = list(learner._draws("en", np.arange(3), np.random.default_rng(0)))
+        assert [rows.tolist() for rows, _ in drawn] == [[0, 1, 2], [1]]
+
+    def test_they_are_drawn_together_though_no_picture_says_so(self):
+        # Every picture looks the same, so only the other caption tells what a caption means.
+        train = axes(48)
+        train.inputs[:] = 1.0
+        alone, together = (
+            trainer(options(epochs=80, patience=80, rate=1e-2, captions_share=share), train=train)
+            for share in (0.0, 1.0)
+        )
+
+        def told_apart(learner):
+            list(learner.fit())
+            vectors = learner.pair.eval().text(all_of(train.captions["en"]), "en").detach()
+            same = torch.from_numpy(train.captions["en"].photos % 6)
+            scores, alike = vectors @ vectors.T, same[:, None] == same[None, :]
+            return float(scores[alike].mean() - scores[~alike].mean())
+
+        assert told_apart(together) > told_apart(alone) + 0.1
+
+
 def test_eyes_learn_at_their_own_rate():
     eyes = torch.nn.Sequential(torch.nn.Linear(6, 6))
     learner = trainer(options(epochs=1, eyes_rate=0.0), eyes=eyes)
