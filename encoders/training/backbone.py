@@ -141,7 +141,7 @@ class LowerHalf:
     @cached_property
     def _session(self) -> Any:
         """The network as it is now in ONNX Runtime: four times as fast as in torch."""
-        halves = _Halves(self.network, LITES[self.name].first_trained)
+        halves = _Halves(self.network, LITES[self.name].first_trained).eval()
         with TemporaryDirectory() as folder:
             file = Path(folder) / "halves.onnx"
             _to_onnx(halves, self.input_size, file, ["activations", "features"])

@@ -38,7 +38,7 @@ class TrainingOptions:
     batch: int = 256
     rate: float = 1e-3
     captions_each: int = 2  # drawn for each photo and language and step
-    captions_share: float = 0.0  # of the loss between captions of one photo, any languages
+    captions_share: float = 0.5  # of the loss between captions of one photo, any languages
     weight_decay: float = 0.01
     average: float = 1.0  # epochs over which the weights are averaged, exponentially
     patience: int = 4  # epochs without a better validation MRR

@@ -14,8 +14,10 @@ import torch
 from capsearch.encoders import models, storage
 from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.training.activations import load_activations
+from capsearch.encoders.training.activations import Activations, load_activations
 from capsearch.encoders.training.backbone import (
+    Eyes,
+    LowerHalf,
     export_backbone,
     labels_of,
     lower_half,
@@ -30,12 +32,19 @@ from capsearch.encoders.training.corpus import (
     captions_of,
 )
 from capsearch.encoders.training.data import CaptionData, Source, read
-from capsearch.encoders.training.efficientnet import FEATURES, LITES
+from capsearch.encoders.training.efficientnet import FEATURES
 from capsearch.encoders.training.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.features import Decode, FeatureCache, Report, load_features
 from capsearch.encoders.training.kept import KeptSentences
-from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
+from capsearch.encoders.training.pair import Labels, Pair, TrainingOptions, TrainingSet
 from capsearch.encoders.training.projection import known, load_text
+from capsearch.encoders.training.start import (
+    Start,
+    architecture,
+    eyes_of,
+    load_projection,
+    start_of,
+)
 from capsearch.encoders.training.text import Epoch, TextTrainer
 from capsearch.encoders.training.variants import apply_variant
 from capsearch.engine.errors import TrainingProblem
@@ -175,24 +184,67 @@ def _standing(run: Run, backbone_digest: str) -> dict[str, Any]:
 
 
 def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
-    """Fine-tune the upper blocks of an ImageNet network (`run.backbone`: lite0, lite1, lite2).
+    """Fine-tune a network's upper blocks; `run.backbone` is where it starts, see `start_of`.
 
     The text encoders learn beside it and are written as a model of their own, `run.text_name`,
     whose folder is returned: trained afterwards, on features that know the training photos,
     they are no better.
     """
     listener = listener or Listener()
-    lower = lower_half(run.backbone)
+    start = start_of(run.backbone)
+    lower = lower_half(start.lite)
     train, validation = (
         load_activations(
             lower, _read(run, split), run.cache, decode, listener.report(f"activations of {split}")
         )
         for split in (run.train_split, run.validation_split)
     )
+    begin = _fresh if start.text is None else _learning_on
+    run, pair, corpus, best = begin(run, start, lower, train, validation, listener)
+    seen = TrainingSet(train.values[None], corpus.train, labels_of(train.data))
+    held_out = TrainingSet(validation.values[None], corpus.validation)
+    if run.options.epochs:
+        best = _fit(run, pair, seen, held_out, listener)
+    if best is None:
+        raise TrainingProblem("no epochs at all: nothing would be trained")
+    restandardise(pair, seen)
+    made = {**_card(run, seen, best), "started_from": start.described}
+    card = {
+        **made,
+        "description": f"EfficientNet-{start.lite}, "
+        + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
+        "architecture": architecture(start.lite),
+    }
+    eyes = pair.eyes
+    assert isinstance(eyes, Eyes)
+    export_backbone(lower.network, start.lite, eyes.mean, eyes.deviation, run.output, card)
+    digest = storage.read_card(run.output)["digest"]
+    folder = run.folders[1]
+    text_card = {
+        **made,
+        "name": run.text_name,
+        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
+        **_standing(replace(run, backbone=run.name), digest),
+        **asdict(calibrate(pair, held_out)),
+    }
+    export_text(pair, corpus.vocabularies, folder, text_card)
+    return folder
+
+
+def _fresh(
+    run: Run,
+    start: Start,
+    lower: LowerHalf,
+    train: Activations,
+    validation: Activations,
+    listener: Listener,
+) -> tuple[Run, Pair, Corpus, Epoch | None]:
+    """New text encoders, warmed up on the ImageNet features, and the network's own upper half."""
     corpus = _corpus(run, train.data, validation.data, listener)
     labels = labels_of(train.data)
-    count = 0 if labels is None else labels.values.shape[1]
-    pair = Pair(corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=count)
+    pair = Pair(
+        corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=_label_count(labels)
+    )
     mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
 
     def plain(features: Vectors) -> Vectors:
@@ -206,35 +258,38 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         seen = TrainingSet(plain(train.features), corpus.train, labels)
         judge = TrainingSet(plain(validation.features), corpus.validation)
         best = _trained(TextTrainer(pair, seen, judge, warm), listener)
-    eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
-    pair.eyes = eyes
-    seen = TrainingSet(train.values[None], corpus.train, labels)
-    held_out = TrainingSet(validation.values[None], corpus.validation)
-    if run.options.epochs:
-        best = _fit(run, pair, seen, held_out, listener)
-    if best is None:
-        raise TrainingProblem("no epochs at all: nothing would be trained")
-    restandardise(pair, seen)
-    made = _card(run, seen, best)
-    card = {
-        **made,
-        "description": f"EfficientNet-{run.backbone}, "
-        + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
-        "architecture": f"EfficientNet-{run.backbone}, batch norm folded",
-        "started_from": f"ImageNet weights, sha256 {LITES[run.backbone].sha256}, Apache-2.0",
-    }
-    export_backbone(lower.network, run.backbone, eyes.mean, eyes.deviation, run.output, card)
-    digest = storage.read_card(run.output)["digest"]
-    folder = run.folders[1]
-    text_card = {
-        **made,
-        "name": run.text_name,
-        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
-        **_standing(replace(run, backbone=run.name), digest),
-        **asdict(calibrate(pair, held_out)),
-    }
-    export_text(pair, corpus.vocabularies, folder, text_card)
-    return folder
+    pair.eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
+    return run, pair, corpus, best
+
+
+def _learning_on(
+    run: Run,
+    start: Start,
+    lower: LowerHalf,
+    train: Activations,
+    validation: Activations,
+    listener: Listener,
+) -> tuple[Run, Pair, Corpus, Epoch | None]:
+    """Words and eyes of a model there is: its languages, vocabularies and widths stay."""
+    assert start.text is not None and start.eyes is not None
+    text, vocabularies = load_text(str(start.text))
+    sentences = _sentences(run, listener)
+    corpus = Corpus(
+        vocabularies,
+        {},
+        captions_of(train.data, vocabularies, sentences),
+        captions_of(validation.data, vocabularies, sentences),
+    )
+    options = replace(run.options, config=text.config, dimension=text.out.out_features)
+    eyes = eyes_of(start.eyes, lower)
+    labels = _label_count(labels_of(train.data))
+    pair = Pair(vocabularies, {}, FEATURES, options, eyes, labels, text)
+    load_projection(start.text, pair.image)
+    return replace(run, languages=tuple(vocabularies), options=options), pair, corpus, None
+
+
+def _label_count(labels: Labels | None) -> int:
+    return 0 if labels is None else labels.values.shape[1]
 
 
 def _corpus(run: Run, train: CaptionData, validation: CaptionData, listener: Listener) -> Corpus:

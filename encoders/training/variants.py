@@ -21,7 +21,14 @@ def _shared(options: TrainingOptions, features: int) -> TrainingOptions:
 
 def _w2vv(options: TrainingOptions, features: int) -> TrainingOptions:
     config = replace(_PAPER, pooling="last", train_words=True)
-    return replace(options, config=config, loss="mse", space="feature", dimension=features)
+    return replace(
+        options,
+        config=config,
+        loss="mse",
+        space="feature",
+        dimension=features,
+        captions_share=0.0,
+    )
 
 
 def _with_attention(options: TrainingOptions, features: int) -> TrainingOptions:
@@ -34,7 +41,7 @@ def _enhanced(options: TrainingOptions, features: int) -> TrainingOptions:
 
 def _plus_plus(options: TrainingOptions, features: int) -> TrainingOptions:
     config = replace(_PAPER, pooling="mean", train_words=True)
-    return replace(options, config=config, loss="triplet")
+    return replace(options, config=config, loss="triplet", captions_share=0.0)
 
 
 VARIANTS: Mapping[str, Variant] = {

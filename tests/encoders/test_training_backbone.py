@@ -47,6 +47,11 @@ def noise(count, size=64):
     return (drawn / np.arange(1, count + 1)[:, None, None, None]).astype(np.uint8)
 
 
+def skipped_shape(block):
+    """Channels and sides of what a block takes."""
+    return block.expand.in_channels, 16, 16
+
+
 class TestGeometry:
     @pytest.mark.parametrize(
         ("name", "blocks", "cached"),
@@ -98,7 +103,8 @@ class TestHalves:
         torch.testing.assert_close(eyes(lower.permute(0, 2, 3, 1)), expected)
 
     def test_in_training_photos_are_varied(self, network):
-        eyes = Eyes(network, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).train()
+        own = deepcopy(network)  # the others' stays in evaluation
+        eyes = Eyes(own, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).train()
         given = torch.rand(70, 8, 8, 112)
         assert eyes(given).shape == (70, FEATURES)
         torch.manual_seed(0)
@@ -107,6 +113,20 @@ class TestHalves:
         rows = {tuple(one[0, 0].tolist()) for one in varied}
         assert len(rows) == 2  # as they are, and mirrored
         assert {one[::-1] for one in rows} == rows
+
+    def test_in_training_some_photos_skip_a_block(self, network):
+        block = deepcopy(network.blocks[2]).train()
+        assert block.skip
+        given = torch.rand(64, *skipped_shape(block))
+        block.drop = 0.25
+        torch.manual_seed(0)
+        with torch.no_grad():
+            got, full = block(given), block.eval()(given)
+        skipped = (got == given).flatten(1).all(1)
+        assert 0 < skipped.sum() < 32
+        # Those that do not skip get more of it, so that the mean stays.
+        expected = given + (full - given) / (1 - 0.25)
+        torch.testing.assert_close(got[~skipped], expected[~skipped])
 
     def test_the_lower_half_gives_activations_and_plain_features(self, network, monkeypatch):
         monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
