@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from capsearch.encoders import models, storage
+from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.fakes import colour_picture
 from capsearch.ui.cli import main
 
@@ -22,6 +24,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
 from capsearch.encoders.training import backbone, efficientnet, network  # noqa: E402
+from capsearch.encoders.training.start import eyes_of, lite_of, start_of  # noqa: E402
 from capsearch.encoders.training.text import TextTrainer  # noqa: E402
 
 COLOURS = {
@@ -230,6 +233,46 @@ def test_a_text_model_that_is_there_is_never_written_over(train: Command, worksh
     code, _, err = train("backbone", "--from", "lite0", "--name", "x", "--text-name", "x")
     assert code == 2
     assert "need two names" in err
+
+
+def test_eyes_and_words_of_a_model_learn_on(train: Command) -> None:
+    code, _, err = train("backbone", "--from", "eyes-text", "--epochs", "1", "--name", "further")
+    assert code == 0, err
+    before, after = models.load("eyes-text"), models.load("further-text")
+    started = storage.read_card(models.find("further", "backbone"))["started_from"]
+    assert started == f"eyes-text@{before.digest} and eyes@{before.image.digest}"
+    # One epoch moves them a little: what stood close to each other still does.
+    texts = ["a red wall", "a blue wall"]
+    one, other = (model.text.encode(texts, "en").visual for model in (before, after))
+    assert not np.array_equal(one, other)
+    assert (one * other).sum(1).min() > 0.9
+
+
+def test_a_model_read_back_sees_what_it_is_served_as(workshop: Path) -> None:
+    start = start_of("eyes-text")
+    half = backbone.lower_half(start.lite)
+    photos = np.random.default_rng(0).integers(0, 256, (3, 128, 128, 3)).astype(np.uint8)
+    values, _ = half.activations(list(photos))
+    assert start.eyes is not None
+    with torch.no_grad():
+        seen = eyes_of(start.eyes, half).eval()(torch.from_numpy(values.astype(np.float32)))
+    served = models.load_backbone("eyes").features(list(photos))
+    # float16 lies in between, and some features of a random network hardly vary.
+    assert np.median(np.abs(seen.numpy() - served)) < 0.05 * np.median(np.abs(served))
+
+
+def test_what_cannot_learn_on_says_why(train: Command) -> None:
+    code, _, err = train("backbone", "--from", "nobody", "--name", "x")
+    assert code == 2
+    assert "no text model called 'nobody'" in err and "or start from lite0, lite1, lite2" in err
+    assert (
+        train("projection", "--text", "eyes-text", "--epochs", "1", "--name", "borrowing")[0] == 0
+    )
+    code, _, err = train("backbone", "--from", "borrowing", "--name", "x")
+    assert code == 2
+    assert "borrowing borrows its words from eyes-text; start from that" in err
+    with pytest.raises(TrainingProblem, match=r"clip is no network of ours \(ViT\)"):
+        lite_of({"name": "clip", "architecture": "ViT"})
 
 
 def test_no_epochs_leave_the_network_as_it_is(train: Command) -> None:
