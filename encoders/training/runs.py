@@ -37,14 +37,9 @@ from capsearch.encoders.training.export import export_projection, export_text, f
 from capsearch.encoders.training.features import Decode, FeatureCache, Report, load_features
 from capsearch.encoders.training.kept import KeptSentences
 from capsearch.encoders.training.pair import Labels, Pair, TrainingOptions, TrainingSet
-from capsearch.encoders.training.projection import known, load_text
-from capsearch.encoders.training.start import (
-    Start,
-    architecture,
-    eyes_of,
-    load_projection,
-    start_of,
-)
+from capsearch.encoders.training.projection import known
+from capsearch.encoders.training.served import load_eyes, load_projection, load_text
+from capsearch.encoders.training.start import Start, architecture, start_of
 from capsearch.encoders.training.text import Epoch, TextTrainer
 from capsearch.encoders.training.variants import apply_variant
 from capsearch.engine.errors import TrainingProblem
@@ -281,7 +276,7 @@ def _learning_on(
         captions_of(validation.data, vocabularies, sentences),
     )
     options = replace(run.options, config=text.config, dimension=text.out.out_features)
-    eyes = eyes_of(start.eyes, lower)
+    eyes = load_eyes(start.eyes, lower)
     labels = _label_count(labels_of(train.data))
     pair = Pair(vocabularies, {}, FEATURES, options, eyes, labels, text)
     load_projection(start.text, pair.image)

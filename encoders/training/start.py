@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from capsearch.encoders import models, storage
-from capsearch.encoders.training.backbone import Eyes, LowerHalf, upper_half
 from capsearch.encoders.training.efficientnet import LITES
-from capsearch.encoders.training.network import ImageProjection
 from capsearch.engine.errors import TrainingProblem, UnknownModel
 
 _ARCHITECTURE = "EfficientNet-"
@@ -65,45 +60,3 @@ def lite_of(card: Mapping[str, Any]) -> str:
         f"{card['name']} is no network of ours ({card.get('architecture', 'unnamed')}); its "
         "upper blocks cannot be trained"
     )
-
-
-def eyes_of(folder: Path, lower: LowerHalf) -> Eyes:
-    """A backbone's upper half as it is served, put into the network of `lower`.
-
-    The lower blocks are never trained, so activations of `lower` serve every backbone made
-    from the same ImageNet network.
-    """
-    weights = _weights(folder / "backbone.onnx")
-    eyes = upper_half(lower, weights["mean"], weights["deviation"])
-    network = {
-        name.removeprefix("network."): value
-        for name, value in weights.items()
-        if name.startswith("network.")
-    }
-    lower_blocks = tuple(f"blocks.{number}." for number in range(eyes.start))
-    upper = {
-        name: value
-        for name, value in network.items()
-        if not name.startswith(("stem.", *lower_blocks))
-    }
-    lower.network.load_state_dict({**lower.network.state_dict(), **upper})
-    return eyes
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    """A backbone's arrays by their names in torch, as float32."""
-    import onnx
-    from onnx import numpy_helper
-
-    return {
-        weight.name.removesuffix(".half"): torch.tensor(numpy_helper.to_array(weight)).float()
-        for weight in onnx.load(path).graph.initializer
-    }
-
-
-def load_projection(folder: Path, into: ImageProjection) -> None:
-    """A text model's image side back in torch."""
-    stored = storage.Arrays(folder / "image.safetensors")
-    with torch.no_grad():
-        into.linear.weight.copy_(torch.from_numpy(stored["image_W"]))
-        into.linear.bias.copy_(torch.from_numpy(stored["image_b"]))

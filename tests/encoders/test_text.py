@@ -16,7 +16,7 @@ from small_problems import SMALL, options, random_pair, vocabulary  # noqa: E402
 from capsearch.encoders.text import MAX_WORDS, gru  # noqa: E402
 from capsearch.encoders.training.export import export_text  # noqa: E402
 from capsearch.encoders.training.network import Sentences, TextConfig  # noqa: E402
-from capsearch.encoders.training.projection import load_text  # noqa: E402
+from capsearch.encoders.training.served import load_text  # noqa: E402
 
 SHARE = 0.3
 TEXTS = {

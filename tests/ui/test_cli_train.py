@@ -24,7 +24,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
 from capsearch.encoders.training import backbone, efficientnet, network  # noqa: E402
-from capsearch.encoders.training.start import eyes_of, lite_of, start_of  # noqa: E402
+from capsearch.encoders.training.served import load_eyes  # noqa: E402
+from capsearch.encoders.training.start import lite_of, start_of  # noqa: E402
 from capsearch.encoders.training.text import TextTrainer  # noqa: E402
 
 COLOURS = {
@@ -255,7 +256,7 @@ def test_a_model_read_back_sees_what_it_is_served_as(workshop: Path) -> None:
     values, _ = half.activations(list(photos))
     assert start.eyes is not None
     with torch.no_grad():
-        seen = eyes_of(start.eyes, half).eval()(torch.from_numpy(values.astype(np.float32)))
+        seen = load_eyes(start.eyes, half).eval()(torch.from_numpy(values.astype(np.float32)))
     served = models.load_backbone("eyes").features(list(photos))
     # float16 lies in between, and some features of a random network hardly vary.
     assert np.median(np.abs(seen.numpy() - served)) < 0.05 * np.median(np.abs(served))

@@ -98,7 +98,14 @@ def _shared(command: F) -> F:
 
 
 def _reading(command: F) -> F:
-    """What the text encoders are made of."""
+    """What the text encoders are made of, and what they learn from."""
+    command = click.option(
+        "--captions-share",
+        type=click.FloatRange(0),
+        default=0.5,
+        show_default=True,
+        help="Weight of the loss between captions of one photo; 0 for pictures alone.",
+    )(command)
     command = click.option(
         "--pooling",
         type=click.Choice(["attention", "mean", "last"]),
@@ -145,6 +152,7 @@ def text(
     loss: str,
     inputs: str,
     pooling: Pooling,
+    captions_share: float,
     variant: str,
     no_mirror: bool,
     as_json: bool,
@@ -157,6 +165,7 @@ def text(
 
     options = TrainingOptions(
         config=_config(inputs, pooling),
+        captions_share=captions_share,
         loss=loss,
         epochs=epochs,
         rate=rate,
@@ -234,6 +243,7 @@ def backbone(
     eyes_rate: float,
     inputs: str,
     pooling: Pooling,
+    captions_share: float,
     as_json: bool,
     **shared: Any,
 ) -> int:
@@ -244,6 +254,7 @@ def backbone(
 
     options = TrainingOptions(
         config=_config(inputs, pooling),
+        captions_share=captions_share,
         epochs=epochs,
         rate=rate,
         eyes_rate=eyes_rate,
