@@ -9,21 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from capsearch.encoders import models, storage
 from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.training.activations import Activations, load_activations
-from capsearch.encoders.training.backbone import (
-    Eyes,
-    LowerHalf,
-    export_backbone,
-    labels_of,
-    lower_half,
-    restandardise,
-    upper_half,
-)
 from capsearch.encoders.training.calibrate import calibrate
 from capsearch.encoders.training.corpus import (
     MIN_COUNT,
@@ -32,17 +21,14 @@ from capsearch.encoders.training.corpus import (
     captions_of,
 )
 from capsearch.encoders.training.data import CaptionData, Source, read
-from capsearch.encoders.training.efficientnet import FEATURES
 from capsearch.encoders.training.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.features import Decode, FeatureCache, Report, load_features
 from capsearch.encoders.training.kept import KeptSentences
-from capsearch.encoders.training.pair import Labels, Pair, TrainingOptions, TrainingSet
+from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
 from capsearch.encoders.training.projection import known
-from capsearch.encoders.training.served import load_eyes, load_projection, load_text
-from capsearch.encoders.training.start import Start, architecture, start_of
+from capsearch.encoders.training.served import load_text
 from capsearch.encoders.training.text import Epoch, TextTrainer
 from capsearch.encoders.training.variants import apply_variant
-from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import LANGUAGES, Vectors
 
 SENTENCE = "use3"
@@ -97,15 +83,15 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
     options = apply_variant(run.variant, run.options, backbone.dimension)
     run = replace(run, options=options)
     train, validation = _features(run, backbone, decode, listener)
-    corpus = _corpus(run, train.data, validation.data, listener)
+    corpus = corpus_of(run, train.data, validation.data, listener)
     pair = Pair(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     held_out = TrainingSet(validation.views, corpus.validation)
     seen = TrainingSet(train.views, corpus.train)
-    best = _fit(run, pair, seen, held_out, listener)
+    best = fit(run, pair, seen, held_out, listener)
     card = {
-        **_card(run, seen, best),
+        **card_of(run, seen, best),
         "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
-        **_standing(run, backbone.digest),
+        **standing(run, backbone.digest),
         **asdict(calibrate(pair, held_out)),
     }
     export_text(pair, corpus.vocabularies, run.output, card)
@@ -119,18 +105,18 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     network, vocabularies = load_text(text)
     train, validation = _features(run, backbone, decode, listener)
     run = replace(run, languages=tuple(vocabularies))
-    sentences = _sentences(run, listener)
+    sentences = sentences_of(run, listener)
     sides = [captions_of(part.data, vocabularies, sentences) for part in (train, validation)]
     table, (train_rows, held_out_rows) = known(network, sides)
     options = replace(run.options, dimension=network.out.out_features)
     pair = Pair(vocabularies, {}, backbone.dimension, options, text=table)
     held_out = TrainingSet(validation.views, held_out_rows)
     seen = TrainingSet(train.views, train_rows)
-    best = _fit(run, pair, seen, held_out, listener)
+    best = fit(run, pair, seen, held_out, listener)
     card = {
-        **_card(run, seen, best),
+        **card_of(run, seen, best),
         "description": f"{backbone.name} in the space of {text}",
-        **_standing(run, backbone.digest),
+        **standing(run, backbone.digest),
         "dimension": options.dimension,
         "text": text,
         "text_digest": storage.read_card(models.find(text, "text"))["digest"],
@@ -157,7 +143,7 @@ def _features(
 
     def seen(split: str, mirrored: bool) -> Seen:
         report = listener.report(f"features of {split}")
-        data, plain = load_features(backbone, _read(run, split), cache, decode, report)
+        data, plain = load_features(backbone, read_split(run, split), cache, decode, report)
         if not mirrored:
             return Seen(data, plain[None])
         report = listener.report(f"features of {split}, mirrored")
@@ -167,7 +153,7 @@ def _features(
     return seen(run.train_split, run.mirror), seen(run.validation_split, False)
 
 
-def _standing(run: Run, backbone_digest: str) -> dict[str, Any]:
+def standing(run: Run, backbone_digest: str) -> dict[str, Any]:
     """What a text model's card says about what it stands on."""
     return {
         "languages": list(run.languages),
@@ -178,121 +164,13 @@ def _standing(run: Run, backbone_digest: str) -> dict[str, Any]:
     }
 
 
-def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
-    """Fine-tune a network's upper blocks; `run.backbone` is where it starts, see `start_of`.
-
-    The text encoders learn beside it and are written as a model of their own, `run.text_name`,
-    whose folder is returned: trained afterwards, on features that know the training photos,
-    they are no better.
-    """
-    listener = listener or Listener()
-    start = start_of(run.backbone)
-    lower = lower_half(start.lite)
-    train, validation = (
-        load_activations(
-            lower, _read(run, split), run.cache, decode, listener.report(f"activations of {split}")
-        )
-        for split in (run.train_split, run.validation_split)
-    )
-    begin = _fresh if start.text is None else _learning_on
-    run, pair, corpus, best = begin(run, start, lower, train, validation, listener)
-    seen = TrainingSet(train.values[None], corpus.train, labels_of(train.data))
-    held_out = TrainingSet(validation.values[None], corpus.validation)
-    if run.options.epochs:
-        best = _fit(run, pair, seen, held_out, listener)
-    if best is None:
-        raise TrainingProblem("no epochs at all: nothing would be trained")
-    restandardise(pair, seen)
-    made = {**_card(run, seen, best), "started_from": start.described}
-    card = {
-        **made,
-        "description": f"EfficientNet-{start.lite}, "
-        + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
-        "architecture": architecture(start.lite),
-    }
-    eyes = pair.eyes
-    assert isinstance(eyes, Eyes)
-    export_backbone(lower.network, start.lite, eyes.mean, eyes.deviation, run.output, card)
-    digest = storage.read_card(run.output)["digest"]
-    folder = run.folders[1]
-    text_card = {
-        **made,
-        "name": run.text_name,
-        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
-        **_standing(replace(run, backbone=run.name), digest),
-        **asdict(calibrate(pair, held_out)),
-    }
-    export_text(pair, corpus.vocabularies, folder, text_card)
-    return folder
-
-
-def _fresh(
-    run: Run,
-    start: Start,
-    lower: LowerHalf,
-    train: Activations,
-    validation: Activations,
-    listener: Listener,
-) -> tuple[Run, Pair, Corpus, Epoch | None]:
-    """New text encoders, warmed up on the ImageNet features, and the network's own upper half."""
-    corpus = _corpus(run, train.data, validation.data, listener)
-    labels = labels_of(train.data)
-    pair = Pair(
-        corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=_label_count(labels)
-    )
-    mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
-
-    def plain(features: Vectors) -> Vectors:
-        standard: Vectors = (features - mean) / deviation
-        return standard[None]
-
-    best = None
-    if run.warm_epochs and not (run.resume and _checkpoint(run.output).is_file()):
-        # Quick enough to do again: only the long epochs leave a checkpoint.
-        warm = replace(run.options, epochs=run.warm_epochs, rate=2 * run.options.rate)
-        seen = TrainingSet(plain(train.features), corpus.train, labels)
-        judge = TrainingSet(plain(validation.features), corpus.validation)
-        best = _trained(TextTrainer(pair, seen, judge, warm), listener)
-    pair.eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
-    return run, pair, corpus, best
-
-
-def _learning_on(
-    run: Run,
-    start: Start,
-    lower: LowerHalf,
-    train: Activations,
-    validation: Activations,
-    listener: Listener,
-) -> tuple[Run, Pair, Corpus, Epoch | None]:
-    """Words and eyes of a model there is: its languages, vocabularies and widths stay."""
-    assert start.text is not None and start.eyes is not None
-    text, vocabularies = load_text(str(start.text))
-    sentences = _sentences(run, listener)
-    corpus = Corpus(
-        vocabularies,
-        {},
-        captions_of(train.data, vocabularies, sentences),
-        captions_of(validation.data, vocabularies, sentences),
-    )
-    options = replace(run.options, config=text.config, dimension=text.out.out_features)
-    eyes = load_eyes(start.eyes, lower)
-    labels = _label_count(labels_of(train.data))
-    pair = Pair(vocabularies, {}, FEATURES, options, eyes, labels, text)
-    load_projection(start.text, pair.image)
-    return replace(run, languages=tuple(vocabularies), options=options), pair, corpus, None
-
-
-def _label_count(labels: Labels | None) -> int:
-    return 0 if labels is None else labels.values.shape[1]
-
-
-def _corpus(run: Run, train: CaptionData, validation: CaptionData, listener: Listener) -> Corpus:
+def corpus_of(run: Run, train: CaptionData, validation: CaptionData, listener: Listener) -> Corpus:
+    """The captions of both splits, with vocabularies and word vectors of their own."""
     return build_corpus(
         train,
         validation,
         run.languages,
-        _sentences(run, listener),
+        sentences_of(run, listener),
         FeatureCache(run.cache),
         run.options.config.word_width,
         run.min_count,
@@ -300,7 +178,8 @@ def _corpus(run: Run, train: CaptionData, validation: CaptionData, listener: Lis
     )
 
 
-def _sentences(run: Run, listener: Listener) -> KeptSentences:
+def sentences_of(run: Run, listener: Listener) -> KeptSentences:
+    """The sentence encoder, remembering what it encoded."""
     folder = models.find(SENTENCE, "sentence")
     return KeptSentences(
         SentenceEncoder(folder),
@@ -310,12 +189,12 @@ def _sentences(run: Run, listener: Listener) -> KeptSentences:
     )
 
 
-def _fit(
+def fit(
     run: Run, pair: Pair, train: TrainingSet, validation: TrainingSet, listener: Listener
 ) -> Epoch:
     """Train with a log and a checkpoint; afterwards `pair` holds what validated best."""
     run.output.mkdir(parents=True, exist_ok=True)
-    checkpoint, log = _checkpoint(run.output), run.output / storage.LOG
+    checkpoint, log = checkpoint_of(run.output), run.output / storage.LOG
     trainer = TextTrainer(pair, train, validation, run.options, checkpoint)
     if run.resume:
         trainer.resume()
@@ -327,12 +206,12 @@ def _fit(
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(epoch)) + "\n")
 
-    best = _trained(trainer, replace(listener, epoch=logged))
+    best = trained(trainer, replace(listener, epoch=logged))
     checkpoint.unlink(missing_ok=True)
     return best
 
 
-def _trained(trainer: TextTrainer, listener: Listener) -> Epoch:
+def trained(trainer: TextTrainer, listener: Listener) -> Epoch:
     """Run to the end; afterwards the trainer's pair holds the weights that validated best."""
     for epoch in trainer.fit(listener.report):
         listener.epoch(epoch)
@@ -341,11 +220,13 @@ def _trained(trainer: TextTrainer, listener: Listener) -> Epoch:
     return trainer.best
 
 
-def _checkpoint(output: Path) -> Path:
+def checkpoint_of(output: Path) -> Path:
+    """Where an unfinished run waits for --resume."""
     return output / "checkpoint.pt"
 
 
-def _read(run: Run, split: str) -> CaptionData:
+def read_split(run: Run, split: str) -> CaptionData:
+    """A split of the run's data, within the limit if it is the one trained on."""
     data = read(run.sources, splits=[split])
     return data.first(run.limit) if run.limit and split == run.train_split else data
 
@@ -354,7 +235,8 @@ def _mirroring(decode: Decode) -> Decode:
     return lambda content, size: np.ascontiguousarray(decode(content, size)[:, ::-1])
 
 
-def _card(run: Run, train: TrainingSet, best: Epoch) -> dict[str, Any]:
+def card_of(run: Run, train: TrainingSet, best: Epoch) -> dict[str, Any]:
+    """What every model's card says of its training."""
     return {
         "name": run.name,
         "licence": f"research use; trained on captions under: {run.data_licence}",

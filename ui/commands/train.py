@@ -249,8 +249,8 @@ def backbone(
 ) -> int:
     """Fine-tune a network's upper blocks against captions, and text encoders with it."""
     _need_torch()
-    from capsearch.encoders.training import runs
     from capsearch.encoders.training.pair import TrainingOptions
+    from capsearch.encoders.training.runs_backbone import train_backbone
 
     options = TrainingOptions(
         config=_config(inputs, pooling),
@@ -269,7 +269,7 @@ def backbone(
         warm_epochs=warm_epochs,
         options=options,
     )
-    return _carry_out(runs.train_backbone, run, as_json)
+    return _carry_out(train_backbone, run, as_json)
 
 
 def _need_torch() -> None:

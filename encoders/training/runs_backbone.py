@@ -1,0 +1,156 @@
+"""A backbone's training run: from captioned photos to eyes, and the text encoders beside them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from capsearch.encoders import storage
+from capsearch.encoders.training.activations import Activations, load_activations
+from capsearch.encoders.training.backbone import (
+    Eyes,
+    LowerHalf,
+    export_backbone,
+    labels_of,
+    lower_half,
+    restandardise,
+    upper_half,
+)
+from capsearch.encoders.training.calibrate import calibrate
+from capsearch.encoders.training.corpus import Corpus, captions_of
+from capsearch.encoders.training.efficientnet import FEATURES
+from capsearch.encoders.training.export import export_text
+from capsearch.encoders.training.features import Decode
+from capsearch.encoders.training.pair import Labels, Pair, TrainingSet
+from capsearch.encoders.training.runs import (
+    Listener,
+    Run,
+    card_of,
+    checkpoint_of,
+    corpus_of,
+    fit,
+    read_split,
+    sentences_of,
+    standing,
+    trained,
+)
+from capsearch.encoders.training.served import load_eyes, load_projection, load_text
+from capsearch.encoders.training.start import Start, architecture, start_of
+from capsearch.encoders.training.text import Epoch, TextTrainer
+from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.records import Vectors
+
+
+def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -> Path:
+    """Fine-tune a network's upper blocks; `run.backbone` is where it starts, see `start_of`.
+
+    The text encoders learn beside it and are written as a model of their own, `run.text_name`,
+    whose folder is returned: trained afterwards, on features that know the training photos,
+    they are no better.
+    """
+    listener = listener or Listener()
+    start = start_of(run.backbone)
+    lower = lower_half(start.lite)
+    train, validation = (
+        load_activations(
+            lower,
+            read_split(run, split),
+            run.cache,
+            decode,
+            listener.report(f"activations of {split}"),
+        )
+        for split in (run.train_split, run.validation_split)
+    )
+    begin = _fresh if start.text is None else _learning_on
+    run, pair, corpus, best = begin(run, start, lower, train, validation, listener)
+    seen = TrainingSet(train.values[None], corpus.train, labels_of(train.data))
+    held_out = TrainingSet(validation.values[None], corpus.validation)
+    if run.options.epochs:
+        best = fit(run, pair, seen, held_out, listener)
+    if best is None:
+        raise TrainingProblem("no epochs at all: nothing would be trained")
+    restandardise(pair, seen)
+    made = {**card_of(run, seen, best), "started_from": start.described}
+    card = {
+        **made,
+        "description": f"EfficientNet-{start.lite}, "
+        + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
+        "architecture": architecture(start.lite),
+    }
+    eyes = pair.eyes
+    assert isinstance(eyes, Eyes)
+    export_backbone(lower.network, start.lite, eyes.mean, eyes.deviation, run.output, card)
+    digest = storage.read_card(run.output)["digest"]
+    folder = run.folders[1]
+    text_card = {
+        **made,
+        "name": run.text_name,
+        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
+        **standing(replace(run, backbone=run.name), digest),
+        **asdict(calibrate(pair, held_out)),
+    }
+    export_text(pair, corpus.vocabularies, folder, text_card)
+    return folder
+
+
+def _fresh(
+    run: Run,
+    start: Start,
+    lower: LowerHalf,
+    train: Activations,
+    validation: Activations,
+    listener: Listener,
+) -> tuple[Run, Pair, Corpus, Epoch | None]:
+    """New text encoders, warmed up on the ImageNet features, and the network's own upper half."""
+    corpus = corpus_of(run, train.data, validation.data, listener)
+    labels = labels_of(train.data)
+    pair = Pair(
+        corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=_label_count(labels)
+    )
+    mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
+
+    def plain(features: Vectors) -> Vectors:
+        standard: Vectors = (features - mean) / deviation
+        return standard[None]
+
+    best = None
+    if run.warm_epochs and not (run.resume and checkpoint_of(run.output).is_file()):
+        # Quick enough to do again: only the long epochs leave a checkpoint.
+        warm = replace(run.options, epochs=run.warm_epochs, rate=2 * run.options.rate)
+        seen = TrainingSet(plain(train.features), corpus.train, labels)
+        judge = TrainingSet(plain(validation.features), corpus.validation)
+        best = trained(TextTrainer(pair, seen, judge, warm), listener)
+    pair.eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
+    return run, pair, corpus, best
+
+
+def _learning_on(
+    run: Run,
+    start: Start,
+    lower: LowerHalf,
+    train: Activations,
+    validation: Activations,
+    listener: Listener,
+) -> tuple[Run, Pair, Corpus, Epoch | None]:
+    """Words and eyes of a model there is: its languages, vocabularies and widths stay."""
+    assert start.text is not None and start.eyes is not None
+    text, vocabularies = load_text(str(start.text))
+    sentences = sentences_of(run, listener)
+    corpus = Corpus(
+        vocabularies,
+        {},
+        captions_of(train.data, vocabularies, sentences),
+        captions_of(validation.data, vocabularies, sentences),
+    )
+    options = replace(run.options, config=text.config, dimension=text.out.out_features)
+    eyes = load_eyes(start.eyes, lower)
+    labels = _label_count(labels_of(train.data))
+    pair = Pair(vocabularies, {}, FEATURES, options, eyes, labels, text)
+    load_projection(start.text, pair.image)
+    return replace(run, languages=tuple(vocabularies), options=options), pair, corpus, None
+
+
+def _label_count(labels: Labels | None) -> int:
+    return 0 if labels is None else labels.values.shape[1]
