@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -63,8 +63,8 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         )
         for split in (run.train_split, run.validation_split)
     )
-    begin = _fresh if start.text is None else _learning_on
-    run, pair, corpus, best = begin(run, start, lower, train, validation, listener)
+    job = _Job(run, start, lower, train, validation, listener)
+    run, pair, corpus, best = _fresh(job) if start.text is None else _learning_on(job)
     seen = TrainingSet(train.values[None], corpus.train, labels_of(train.data))
     held_out = TrainingSet(validation.values[None], corpus.validation)
     if run.options.epochs:
@@ -95,15 +95,21 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
     return folder
 
 
-def _fresh(
-    run: Run,
-    start: Start,
-    lower: LowerHalf,
-    train: Activations,
-    validation: Activations,
-    listener: Listener,
-) -> tuple[Run, Pair, Corpus, Epoch | None]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A run with its photos at hand."""
+
+    run: Run
+    start: Start
+    lower: LowerHalf
+    train: Activations
+    validation: Activations
+    listener: Listener
+
+
+def _fresh(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
     """New text encoders, warmed up on the ImageNet features, and the network's own upper half."""
+    run, train, validation, listener = job.run, job.train, job.validation, job.listener
     corpus = corpus_of(run, train.data, validation.data, listener)
     labels = labels_of(train.data)
     pair = Pair(
@@ -122,34 +128,25 @@ def _fresh(
         seen = TrainingSet(plain(train.features), corpus.train, labels)
         judge = TrainingSet(plain(validation.features), corpus.validation)
         best = trained(TextTrainer(pair, seen, judge, warm), listener)
-    pair.eyes = upper_half(lower, torch.from_numpy(mean), torch.from_numpy(deviation))
+    pair.eyes = upper_half(job.lower, torch.from_numpy(mean), torch.from_numpy(deviation))
     return run, pair, corpus, best
 
 
-def _learning_on(
-    run: Run,
-    start: Start,
-    lower: LowerHalf,
-    train: Activations,
-    validation: Activations,
-    listener: Listener,
-) -> tuple[Run, Pair, Corpus, Epoch | None]:
+def _learning_on(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
     """Words and eyes of a model there is: its languages, vocabularies and widths stay."""
-    assert start.text is not None and start.eyes is not None
-    text, vocabularies = load_text(str(start.text))
-    sentences = sentences_of(run, listener)
-    corpus = Corpus(
-        vocabularies,
-        {},
-        captions_of(train.data, vocabularies, sentences),
-        captions_of(validation.data, vocabularies, sentences),
+    folder, eyes = job.start.text, job.start.eyes
+    assert folder is not None and eyes is not None
+    text, vocabularies = load_text(str(folder))
+    sentences = sentences_of(job.run, job.listener)
+    told, asked = (
+        captions_of(part.data, vocabularies, sentences) for part in (job.train, job.validation)
     )
-    options = replace(run.options, config=text.config, dimension=text.out.out_features)
-    eyes = load_eyes(start.eyes, lower)
-    labels = _label_count(labels_of(train.data))
-    pair = Pair(vocabularies, {}, FEATURES, options, eyes, labels, text)
-    load_projection(start.text, pair.image)
-    return replace(run, languages=tuple(vocabularies), options=options), pair, corpus, None
+    options = replace(job.run.options, config=text.config, dimension=text.out.out_features)
+    labels = _label_count(labels_of(job.train.data))
+    pair = Pair(vocabularies, {}, FEATURES, options, load_eyes(eyes, job.lower), labels, text)
+    load_projection(folder, pair.image)
+    run = replace(job.run, languages=tuple(vocabularies), options=options)
+    return run, pair, Corpus(vocabularies, {}, told, asked), None
 
 
 def _label_count(labels: Labels | None) -> int:
