@@ -95,6 +95,7 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
         **asdict(calibrate(pair, held_out)),
     }
     export_text(pair, corpus.vocabularies, run.output, card)
+    checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
 
 
@@ -124,6 +125,7 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     }
     export_projection(pair.image, run.output)
     finish_card(run.output, card)
+    checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
 
 
@@ -206,9 +208,7 @@ def fit(
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(epoch)) + "\n")
 
-    best = trained(trainer, replace(listener, epoch=logged))
-    checkpoint.unlink(missing_ok=True)
-    return best
+    return trained(trainer, replace(listener, epoch=logged))
 
 
 def trained(trainer: TextTrainer, listener: Listener) -> Epoch:
@@ -221,8 +221,8 @@ def trained(trainer: TextTrainer, listener: Listener) -> Epoch:
 
 
 def checkpoint_of(output: Path) -> Path:
-    """Where an unfinished run waits for --resume."""
-    return output / "checkpoint.pt"
+    """Where a run waits for --resume, until its model is written: beside it, not part of it."""
+    return output.parent / f"{output.name}.checkpoint.pt"
 
 
 def read_split(run: Run, split: str) -> CaptionData:

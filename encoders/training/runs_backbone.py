@@ -92,6 +92,7 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         **asdict(calibrate(pair, held_out)),
     }
     export_text(pair, corpus.vocabularies, folder, text_card)
+    checkpoint_of(run.output).unlink(missing_ok=True)
     return folder
 
 

@@ -23,7 +23,7 @@ from capsearch.ui.cli import main
 torch = pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
-from capsearch.encoders.training import backbone, efficientnet, network  # noqa: E402
+from capsearch.encoders.training import backbone, efficientnet, network, runs  # noqa: E402
 from capsearch.encoders.training.served import load_eyes  # noqa: E402
 from capsearch.encoders.training.start import lite_of, start_of  # noqa: E402
 from capsearch.encoders.training.text import TextTrainer  # noqa: E402
@@ -125,7 +125,9 @@ def test_eyes_then_words_then_an_index_that_answers(
         assert len(found["hits"]) == 10
 
 
-def test_the_card_says_what_the_model_is_and_how_it_was_made(train: Command) -> None:
+def test_the_card_says_what_the_model_is_and_how_it_was_made(
+    train: Command, workshop: Path
+) -> None:
     arguments = ["--name", "carded", "--epochs", "1", "--licence", "CC0"]
     code, out, err = train("text", *arguments, "--lang", "en", "--lang", "ja", "--json")
     assert code == 0, err
@@ -139,7 +141,7 @@ def test_the_card_says_what_the_model_is_and_how_it_was_made(train: Command) -> 
     model = models.load("carded")
     assert model.digest == card["digest"]
     assert model.image.digest == card["backbone_digest"]
-    assert not list(model.text.shared.parent.glob("checkpoint*"))  # type: ignore[attr-defined]
+    assert not list(workshop.glob("models/*.checkpoint.pt"))
 
 
 def test_another_backbone_joins_an_existing_space(train: Command) -> None:
@@ -174,6 +176,22 @@ def test_an_interrupted_run_resumed_makes_the_same_model(
     assert code == 0, err
     assert "epoch 1 " not in err
     assert models.load("halves").digest == models.load("whole").digest
+
+
+def test_a_run_whose_model_cannot_be_written_is_not_lost(
+    train: Command, workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise TrainingProblem("no space left")
+
+    arguments = ["--epochs", "1", "--lang", "en", "--no-mirror", "--name", "unwritten"]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "export_text", full)
+        assert train("text", *arguments)[0] == 2
+    code, _, err = train("text", *arguments, "--resume")
+    assert code == 0, err
+    assert "loss" not in err  # nothing is trained again
+    assert not (workshop / "models" / "unwritten.checkpoint.pt").exists()
 
 
 def test_eyes_come_with_the_words_they_were_trained_with(
