@@ -38,7 +38,7 @@ from capsearch.encoders.training.runs import (
 )
 from capsearch.encoders.training.served import load_eyes, load_projection, load_text
 from capsearch.encoders.training.start import Start, architecture, start_of
-from capsearch.encoders.training.text import Epoch, TextTrainer
+from capsearch.encoders.training.text import Epoch, TextTrainer, mix
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import Vectors
 
@@ -68,7 +68,11 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
     seen = TrainingSet(train.values[None], corpus.train, labels_of(train.data))
     held_out = TrainingSet(validation.values[None], corpus.validation)
     if run.options.epochs:
+        before = {name: value.clone() for name, value in pair.state_dict().items()}
         best = fit(run, pair, seen, held_out, listener)
+        if start.text is not None:
+            best = mix(pair, before, best, held_out)
+            listener.epoch(best)
     if best is None:
         raise TrainingProblem("no epochs at all: nothing would be trained")
     restandardise(pair, seen)

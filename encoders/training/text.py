@@ -37,6 +37,8 @@ from capsearch.engine.records import Vectors
 
 LABEL_SCALE = 0.02  # a sum over some hundred labels, brought near the caption loss
 
+MIXTURES = (0.75, 0.5)  # of what was learned, the rest from where it started
+
 _Side = tuple[NDArray[np.int64], Tensor]  # rows of the batch, rising, and a vector for each
 
 
@@ -119,13 +121,7 @@ class TextTrainer:
 
     def validate(self) -> Mapping[str, float]:
         """CM MRR on validation of the averaged weights, by language."""
-        pair = cast(Pair, self.averaged.module)
-        images = project(pair, self.validation)
-        return {
-            language: _mrr(encode(pair, captions, language) @ images.T, captions.photos)
-            for language, captions in self.validation.captions.items()
-            if len(captions.photos)
-        }
+        return judge(cast(Pair, self.averaged.module), self.validation)
 
     def _epoch(self, rng: np.random.Generator, report: Report | None) -> float:
         self.pair.train()
@@ -249,6 +245,34 @@ class TextTrainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self.epoch, self.step = state["counters"]
         self.best = Epoch(**state["best"]) if state["best"] else None
+
+
+def judge(pair: Pair, validation: TrainingSet) -> Mapping[str, float]:
+    """CM MRR by language."""
+    images = project(pair, validation)
+    return {
+        language: _mrr(encode(pair, captions, language) @ images.T, captions.photos)
+        for language, captions in validation.captions.items()
+        if len(captions.photos)
+    }
+
+
+def mix(pair: Pair, before: Mapping[str, Tensor], best: Epoch, validation: TrainingSet) -> Epoch:
+    """Part of the way back to where `pair` came from, if that validates better (WiSE-FT).
+
+    What learned on from other weights lies in one valley with them, and between the two it
+    knows the training photos less by heart. `best` is what `pair` scores as it is.
+    """
+    after = {name: value.clone() for name, value in pair.state_dict().items()}
+    kept = after
+    for share in MIXTURES:
+        mixed = {name: torch.lerp(before[name], value, share) for name, value in after.items()}
+        pair.load_state_dict(mixed)
+        tried = replace(best, validation=judge(pair, validation))
+        if tried.mrr > best.mrr:
+            best, kept = tried, mixed
+    pair.load_state_dict(kept)
+    return best
 
 
 def _groups(pair: Pair, options: TrainingOptions) -> Iterator[dict[str, Any]]:

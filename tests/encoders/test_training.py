@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from small_problems import axes, captions, options, random_pair, vocabulary  # noqa: E402
 
+from capsearch.encoders.training import text  # noqa: E402
 from capsearch.encoders.training.pair import Labels, TrainingSet  # noqa: E402
 from capsearch.encoders.training.projection import KnownText, known  # noqa: E402
 from capsearch.encoders.training.text import Epoch, TextTrainer  # noqa: E402
@@ -154,6 +155,21 @@ class TestCaptionsOfOnePhoto:
             return float(scores[alike].mean() - scores[~alike].mean())
 
         assert told_apart(together) > told_apart(alone) + 0.1
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "share"),
+    [((0.4, 0.6), 0.6, 0.5), ((0.7, 0.6), 0.7, 0.75), ((0.4, 0.3), 0.5, 1.0)],
+)
+def test_part_of_the_way_back_is_kept_only_if_it_validates_better(monkeypatch, scores, best, share):
+    pair = random_pair(VOCABULARIES)
+    after = {name: value.clone() for name, value in pair.state_dict().items()}
+    before = {name: torch.zeros_like(value) for name, value in after.items()}
+    found = iter(scores)
+    monkeypatch.setattr(text, "judge", lambda *_: {"en": next(found)})
+    assert text.mix(pair, before, Epoch(1, 0.1, {"en": 0.5}, True), axes(6)).mrr == best
+    for name, value in pair.state_dict().items():
+        torch.testing.assert_close(value, share * after[name])
 
 
 def test_eyes_learn_at_their_own_rate():

@@ -76,15 +76,21 @@ class TestBestWeight:
 
     def test_only_captions_know(self):
         # Right from .5 w > .1 (1 - w) on, that is w > 1/6: .17 is the first such step.
-        assert best_weight([self.trial([0.5, 0.0], [0.0, 0.1])]) == 0.17
+        # Right from .17 on (1/6 and more): the middle of that.
+        assert best_weight([self.trial([0.5, 0.0], [0.0, 0.1])]) == 0.59
 
     def test_only_pictures_know(self):
-        assert best_weight([self.trial([0.0, 0.1], [0.5, 0.0])]) == 0.0
+        assert best_weight([self.trial([0.0, 0.1], [0.5, 0.0])]) == 0.42  # of 0 to .83
 
     def test_trials_weigh_the_same(self):
         wants_captions = self.trial([1.0, 0.0], [0.0, 1.0])  # right for w > .5
         wants_pictures = self.trial([0.0, 1.0], [9.0, 0.0])  # right for w < .9
-        assert best_weight([wants_captions, wants_pictures]) == 0.51
+        assert best_weight([wants_captions, wants_pictures]) == 0.7  # of .51 to .89
+
+    def test_a_peak_by_chance_does_not_decide(self):
+        # 300 queries are right from w = .51 on, one more at w = .1 and below: 1/301 is nothing.
+        many = [self.trial([1.0, 0.0], [0.0, 1.0])] * 300
+        assert best_weight([*many, self.trial([0.0, 9.0], [1.0, 0.0])]) == 0.76
 
     def test_steps_of_a_hundredth(self):
         assert WEIGHTS[:3] == (0.0, 0.01, 0.02) and WEIGHTS[-1] == 1.0
