@@ -27,7 +27,8 @@ from capsearch.encoders.training.kept import KeptSentences
 from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
 from capsearch.encoders.training.projection import known
 from capsearch.encoders.training.served import load_text
-from capsearch.encoders.training.text import Epoch, TextTrainer
+from capsearch.encoders.training.text import TextTrainer
+from capsearch.encoders.training.validation import Epoch
 from capsearch.encoders.training.variants import apply_variant
 from capsearch.engine.records import LANGUAGES, Vectors
 

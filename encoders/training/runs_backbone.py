@@ -38,7 +38,8 @@ from capsearch.encoders.training.runs import (
 )
 from capsearch.encoders.training.served import load_eyes, load_projection, load_text
 from capsearch.encoders.training.start import Start, architecture, start_of
-from capsearch.encoders.training.text import Epoch, TextTrainer, mix
+from capsearch.encoders.training.text import TextTrainer
+from capsearch.encoders.training.validation import Epoch, mix
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import Vectors
 

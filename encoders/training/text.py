@@ -28,33 +28,13 @@ from capsearch.encoders.training.pair import (
     TrainingOptions,
     TrainingSet,
     batch_of,
-    encode,
-    project,
 )
+from capsearch.encoders.training.validation import Epoch, judge
 from capsearch.engine.errors import TrainingProblem
-from capsearch.engine.metrics import mean_reciprocal_rank, ranks
-from capsearch.engine.records import Vectors
 
 LABEL_SCALE = 0.02  # a sum over some hundred labels, brought near the caption loss
 
-MIXTURES = (0.75, 0.5)  # of what was learned, the rest from where it started
-
 _Side = tuple[NDArray[np.int64], Tensor]  # rows of the batch, rising, and a vector for each
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """Progress: one line of the log."""
-
-    number: int
-    loss: float
-    validation: Mapping[str, float]  # CM MRR by language
-    best: bool
-
-    @property
-    def mrr(self) -> float:
-        """Mean over the languages: what picks the checkpoint."""
-        return sum(self.validation.values()) / max(len(self.validation), 1)
 
 
 @dataclass
@@ -247,34 +227,6 @@ class TextTrainer:
         self.best = Epoch(**state["best"]) if state["best"] else None
 
 
-def judge(pair: Pair, validation: TrainingSet) -> Mapping[str, float]:
-    """CM MRR by language."""
-    images = project(pair, validation)
-    return {
-        language: _mrr(encode(pair, captions, language) @ images.T, captions.photos)
-        for language, captions in validation.captions.items()
-        if len(captions.photos)
-    }
-
-
-def mix(pair: Pair, before: Mapping[str, Tensor], best: Epoch, validation: TrainingSet) -> Epoch:
-    """Part of the way back to where `pair` came from, if that validates better (WiSE-FT).
-
-    What learned on from other weights lies in one valley with them, and between the two it
-    knows the training photos less by heart. `best` is what `pair` scores as it is.
-    """
-    after = {name: value.clone() for name, value in pair.state_dict().items()}
-    kept = after
-    for share in MIXTURES:
-        mixed = {name: torch.lerp(before[name], value, share) for name, value in after.items()}
-        pair.load_state_dict(mixed)
-        tried = replace(best, validation=judge(pair, validation))
-        if tried.mrr > best.mrr:
-            best, kept = tried, mixed
-    pair.load_state_dict(kept)
-    return best
-
-
 def _groups(pair: Pair, options: TrainingOptions) -> Iterator[dict[str, Any]]:
     """Parameter groups: the eyes' parts from two thirds of their rate upwards, and the rest."""
     eyes = [child for child in pair.eyes.children() if any(True for _ in child.parameters())]
@@ -299,10 +251,6 @@ def _label_loss(guessed: Tensor, labels: Labels, photos: NDArray[np.int64]) -> T
     known = torch.from_numpy(labels.known[photos].astype(np.float32))
     each = nn.functional.binary_cross_entropy_with_logits(guessed, values, reduction="none")
     return (each * known).sum() / len(photos) * LABEL_SCALE
-
-
-def _mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:
-    return float(mean_reciprocal_rank(ranks(scores, photos, np.arange(scores.shape[1]))))
 
 
 def _averaged(pair: Pair, steps: float) -> torch.optim.swa_utils.AveragedModel:

@@ -7,10 +7,11 @@ torch = pytest.importorskip("torch")
 
 from small_problems import axes, captions, options, random_pair, vocabulary  # noqa: E402
 
-from capsearch.encoders.training import text  # noqa: E402
+from capsearch.encoders.training import validation  # noqa: E402
 from capsearch.encoders.training.pair import Labels, TrainingSet  # noqa: E402
 from capsearch.encoders.training.projection import KnownText, known  # noqa: E402
-from capsearch.encoders.training.text import Epoch, TextTrainer  # noqa: E402
+from capsearch.encoders.training.text import TextTrainer  # noqa: E402
+from capsearch.encoders.training.validation import Epoch  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 VOCABULARIES = {"en": vocabulary("en")}
@@ -166,8 +167,8 @@ def test_part_of_the_way_back_is_kept_only_if_it_validates_better(monkeypatch, s
     after = {name: value.clone() for name, value in pair.state_dict().items()}
     before = {name: torch.zeros_like(value) for name, value in after.items()}
     found = iter(scores)
-    monkeypatch.setattr(text, "judge", lambda *_: {"en": next(found)})
-    assert text.mix(pair, before, Epoch(1, 0.1, {"en": 0.5}, True), axes(6)).mrr == best
+    monkeypatch.setattr(validation, "judge", lambda *_: {"en": next(found)})
+    assert validation.mix(pair, before, Epoch(1, 0.1, {"en": 0.5}, True), axes(6)).mrr == best
     for name, value in pair.state_dict().items():
         torch.testing.assert_close(value, share * after[name])
 

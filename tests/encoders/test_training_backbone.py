@@ -24,6 +24,7 @@ from capsearch.encoders.training.efficientnet import (  # noqa: E402
 )
 from capsearch.encoders.training.pair import TrainingSet, project, see  # noqa: E402
 from capsearch.encoders.training.pictures import Pictures  # noqa: E402
+from capsearch.encoders.training.start import lite_of  # noqa: E402
 from capsearch.engine.errors import DataProblem, MissingExtra, TrainingProblem  # noqa: E402
 from capsearch.indexer.decode import pixels as decode  # noqa: E402
 
@@ -207,6 +208,11 @@ class TestImageNet:
         assert half.name == "lite0"
         assert all(p.abs().sum() > 0 for p in half.network.parameters())
         assert not any(p.requires_grad for p in half.network.parameters())
+
+
+def test_a_network_that_is_not_ours_cannot_learn_on():
+    with pytest.raises(TrainingProblem, match=r"clip is no network of ours \(ViT\)"):
+        lite_of({"name": "clip", "architecture": "ViT"})
 
 
 class Half:

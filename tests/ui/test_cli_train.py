@@ -25,7 +25,7 @@ pytest.importorskip("gensim")
 
 from capsearch.encoders.training import backbone, efficientnet, network, runs  # noqa: E402
 from capsearch.encoders.training.served import load_eyes  # noqa: E402
-from capsearch.encoders.training.start import lite_of, start_of  # noqa: E402
+from capsearch.encoders.training.start import start_of  # noqa: E402
 from capsearch.encoders.training.text import TextTrainer  # noqa: E402
 
 COLOURS = {
@@ -290,8 +290,6 @@ def test_what_cannot_learn_on_says_why(train: Command) -> None:
     code, _, err = train("backbone", "--from", "borrowing", "--name", "x")
     assert code == 2
     assert "borrowing borrows its words from eyes-text; start from that" in err
-    with pytest.raises(TrainingProblem, match=r"clip is no network of ours \(ViT\)"):
-        lite_of({"name": "clip", "architecture": "ViT"})
 
 
 def test_no_epochs_leave_the_network_as_it_is(train: Command) -> None:

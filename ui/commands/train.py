@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,11 +13,11 @@ import click
 from capsearch.engine.errors import MissingExtra, TrainingProblem
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output import print_json, remark
+from capsearch.ui.output_training import told
 
 if TYPE_CHECKING:
     from capsearch.encoders.training.network import Pooling
     from capsearch.encoders.training.runs import Listener, Run
-    from capsearch.encoders.training.text import Epoch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -322,7 +321,7 @@ def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
     for folder in run.folders:
         if (folder / "model.json").is_file():
             raise TrainingProblem(f"{folder} holds a model already; choose another --name")
-    with _told() as listener:
+    with told() as listener:
         folder = train(run, pixels, listener)
     card = read_card(folder)
     if as_json:
@@ -331,19 +330,3 @@ def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
         sys.stdout.write(f"{folder}\n")
         remark(f"use it with: capsearch index PATH --model {card['name']} --rebuild")
     return 0
-
-
-@contextmanager
-def _told() -> Iterator[Listener]:
-    """A bar for the long steps, a line for each epoch, both on stderr."""
-    from capsearch.encoders.training.runs import Listener
-    from capsearch.indexer.pipeline import Progress
-    from capsearch.ui.output_progress import progress_bar
-
-    def line(epoch: Epoch) -> None:
-        scores = "  ".join(f"{name} {value:.3f}" for name, value in epoch.validation.items())
-        mark = "  best" if epoch.best else ""
-        remark(f"epoch {epoch.number}  loss {epoch.loss:.3f}  validation MRR {scores}{mark}")
-
-    with progress_bar() as show:
-        yield Listener(lambda stage, done, of: show(Progress(stage, done, of, None)), line)

@@ -1,0 +1,64 @@
+"""How a run stands on validation, and which of its weights to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from capsearch.encoders.training.pair import Pair, TrainingSet, encode, project
+from capsearch.engine.metrics import mean_reciprocal_rank, ranks
+from capsearch.engine.records import Vectors
+
+MIXTURES = (0.75, 0.5)  # of what was learned, the rest from where it started
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Progress: one line of the log."""
+
+    number: int
+    loss: float
+    validation: Mapping[str, float]  # CM MRR by language
+    best: bool
+
+    @property
+    def mrr(self) -> float:
+        """Mean over the languages: what picks the checkpoint."""
+        return sum(self.validation.values()) / max(len(self.validation), 1)
+
+
+def judge(pair: Pair, validation: TrainingSet) -> Mapping[str, float]:
+    """CM MRR by language."""
+    images = project(pair, validation)
+    return {
+        language: _mrr(encode(pair, captions, language) @ images.T, captions.photos)
+        for language, captions in validation.captions.items()
+        if len(captions.photos)
+    }
+
+
+def mix(pair: Pair, before: Mapping[str, Tensor], best: Epoch, validation: TrainingSet) -> Epoch:
+    """Part of the way back to where `pair` came from, if that validates better (WiSE-FT).
+
+    What learned on from other weights lies in one valley with them, and between the two it
+    knows the training photos less by heart. `best` is what `pair` scores as it is.
+    """
+    after = {name: value.clone() for name, value in pair.state_dict().items()}
+    kept = after
+    for share in MIXTURES:
+        mixed = {name: torch.lerp(before[name], value, share) for name, value in after.items()}
+        pair.load_state_dict(mixed)
+        tried = replace(best, validation=judge(pair, validation))
+        if tried.mrr > best.mrr:
+            best, kept = tried, mixed
+    pair.load_state_dict(kept)
+    return best
+
+
+def _mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:
+    return float(mean_reciprocal_rank(ranks(scores, photos, np.arange(scores.shape[1]))))
