@@ -110,7 +110,9 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     sentences = sentences_of(run, listener)
     sides = [captions_of(part.data, vocabularies, sentences) for part in (train, validation)]
     table, (train_rows, held_out_rows) = known(network, sides)
-    options = replace(run.options, dimension=network.out.out_features)
+    # The captions' vectors are fixed: nothing is to be learned between them.
+    options = replace(run.options, dimension=network.out.out_features, captions_share=0.0)
+    run = replace(run, options=options)
     pair = Pair(vocabularies, {}, backbone.dimension, options, text=table)
     held_out = TrainingSet(validation.views, held_out_rows)
     seen = TrainingSet(train.views, train_rows)
@@ -119,7 +121,6 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
         **card_of(run, seen, best),
         "description": f"{backbone.name} in the space of {text}",
         **standing(run, backbone.digest),
-        "dimension": options.dimension,
         "text": text,
         "text_digest": storage.read_card(models.find(text, "text"))["digest"],
         **asdict(calibrate(pair, held_out)),

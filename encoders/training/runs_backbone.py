@@ -64,9 +64,9 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
         )
         for split in (run.train_split, run.validation_split)
     )
-    job = _Job(run, start, lower, train, validation, listener)
+    job = _Job(run, start, lower, train, validation, labels_of(train.data), listener)
     run, pair, corpus, best = _fresh(job) if start.text is None else _learning_on(job)
-    seen = TrainingSet(train.values[None], corpus.train, labels_of(train.data))
+    seen = TrainingSet(train.values[None], corpus.train, job.labels)
     held_out = TrainingSet(validation.values[None], corpus.validation)
     if run.options.epochs:
         before = {name: value.clone() for name, value in pair.state_dict().items()}
@@ -110,17 +110,20 @@ class _Job:
     lower: LowerHalf
     train: Activations
     validation: Activations
+    labels: Labels | None
     listener: Listener
+
+    @property
+    def label_count(self) -> int:
+        """How many labels the eyes learn beside the captions."""
+        return 0 if self.labels is None else self.labels.values.shape[1]
 
 
 def _fresh(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
     """New text encoders, warmed up on the ImageNet features, and the network's own upper half."""
     run, train, validation, listener = job.run, job.train, job.validation, job.listener
     corpus = corpus_of(run, train.data, validation.data, listener)
-    labels = labels_of(train.data)
-    pair = Pair(
-        corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=_label_count(labels)
-    )
+    pair = Pair(corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=job.label_count)
     mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
 
     def plain(features: Vectors) -> Vectors:
@@ -131,7 +134,7 @@ def _fresh(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
     if run.warm_epochs and not (run.resume and checkpoint_of(run.output).is_file()):
         # Quick enough to do again: only the long epochs leave a checkpoint.
         warm = replace(run.options, epochs=run.warm_epochs, rate=2 * run.options.rate)
-        seen = TrainingSet(plain(train.features), corpus.train, labels)
+        seen = TrainingSet(plain(train.features), corpus.train, job.labels)
         judge = TrainingSet(plain(validation.features), corpus.validation)
         best = trained(TextTrainer(pair, seen, judge, warm), listener)
     pair.eyes = upper_half(job.lower, torch.from_numpy(mean), torch.from_numpy(deviation))
@@ -148,12 +151,8 @@ def _learning_on(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
         captions_of(part.data, vocabularies, sentences) for part in (job.train, job.validation)
     )
     options = replace(job.run.options, config=text.config, dimension=text.out.out_features)
-    labels = _label_count(labels_of(job.train.data))
-    pair = Pair(vocabularies, {}, FEATURES, options, load_eyes(eyes, job.lower), labels, text)
+    seeing = load_eyes(eyes, job.lower)
+    pair = Pair(vocabularies, {}, FEATURES, options, seeing, job.label_count, text)
     load_projection(folder, pair.image)
     run = replace(job.run, languages=tuple(vocabularies), options=options)
     return run, pair, Corpus(vocabularies, {}, told, asked), None
-
-
-def _label_count(labels: Labels | None) -> int:
-    return 0 if labels is None else labels.values.shape[1]

@@ -50,7 +50,8 @@ Examples:
 Fine-tunes the upper blocks of an EfficientNet-Lite against the captions, together with text
 encoders, which become a model of their own. The lower blocks' activations are kept on disk:
 69 kB a photo for lite2. Two cores train some 50 photos a second. --from trio goes on from the
-built-in model instead of ImageNet's network: quicker, with the words that model has.
+built-in model instead of ImageNet's network: quicker, with the words, languages and widths that
+model has (--lang, --inputs, --pooling and --warm-epochs do not apply).
 """
 
 
