@@ -84,11 +84,14 @@ class Sentences:
 
     visual: Vectors  # (M, D)
     caption: Vectors  # (M, C)
+    offered: Vectors  # (M, C) as descriptions
     owner: Labels  # (M,)
 
     def at(self, rows: Labels) -> Sentences:
         """The sentences in these rows only."""
-        return Sentences(self.visual[rows], self.caption[rows], self.owner[rows])
+        return Sentences(
+            self.visual[rows], self.caption[rows], self.offered[rows], self.owner[rows]
+        )
 
     def of(self, photos: Labels) -> Sentences:
         """The sentences of these photos only."""
@@ -186,7 +189,7 @@ def _trial(split: EncodedSplit, language: str, other: str, options: Options) -> 
     if not len(queries.owner):
         return None
     return Trial(
-        cl=_best_of_each(queries.caption @ descriptions.caption.T, descriptions.owner),
+        cl=_best_of_each(queries.caption @ descriptions.offered.T, descriptions.owner),
         cm=queries.visual @ split.images[photos].T,
         queries=queries.owner,
         items=photos,
@@ -221,7 +224,7 @@ def _sentences(encoder: TextEncoder, data: CaptionData, language: str) -> Senten
     found = _told(data, language)
     encoded = _encode(encoder, [text for _, text in found], language)
     owner = np.array([row for row, _ in found], np.int64)
-    return Sentences(encoded.visual, encoded.caption, owner)
+    return Sentences(encoded.visual, encoded.caption, encoder.offered(encoded.caption), owner)
 
 
 def _told(data: CaptionData, language: str) -> list[tuple[int, str]]:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from capsearch.encoders.storage import Arrays
+from capsearch.encoders.tolls import Gate
 from capsearch.engine.records import Pixels, Vectors
-from capsearch.engine.vectors import unit
+from capsearch.engine.vectors import offered, unit
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ class ProjectedImageEncoder:
     """A backbone and the projection trained with the text encoders (engine ImageEncoder)."""
 
     backbone: Backbone
-    dimension: int
+    width: int  # of the shared space
     projection: Path
+    gate: Gate
 
     @property
     def name(self) -> str:
@@ -88,14 +90,20 @@ class ProjectedImageEncoder:
         """Width of a feature."""
         return self.backbone.dimension
 
+    @property
+    def dimension(self) -> int:
+        """The shared space, and the toll."""
+        return self.width + 1
+
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) backbone features."""
         return self.backbone.features(pixels)
 
     def project(self, features: Vectors) -> Vectors:
-        """(N, F) -> (N, D), unit norm."""
+        """(N, F) -> (N, D) for an index: unit vectors and what they pay."""
         w = self._arrays
-        return unit(features.astype(np.float32) @ w["image_W"].T + w["image_b"])
+        vectors = unit(features.astype(np.float32) @ w["image_W"].T + w["image_b"])
+        return offered(vectors, self.gate.tolls(vectors))
 
     @cached_property
     def _arrays(self) -> Arrays:

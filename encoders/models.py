@@ -22,7 +22,8 @@ from typing import Any
 from capsearch.encoders import storage
 from capsearch.encoders.image import Backbone, ProjectedImageEncoder
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder
+from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
+from capsearch.encoders.tolls import FREE, Gate, Toll
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.protocols import ImageEncoder, TextEncoder
 
@@ -80,11 +81,17 @@ def load(name: str | None = None) -> Model:
     folder = find(name or DEFAULT_MODEL, "text")
     card = storage.read_card(folder)
     backbone = load_backbone(str(card["backbone"]))
+    words = _words(folder, card)
     return Model(
         name=str(card["name"]),
         digest=_digest(folder, card),
-        image=ProjectedImageEncoder(backbone, int(card["dimension"]), folder / "image.safetensors"),
-        text=_text_encoder(folder, card),
+        image=ProjectedImageEncoder(
+            backbone=backbone,
+            width=int(card["dimension"]),
+            projection=folder / "image.safetensors",
+            gate=Gate(_toll(card, "image"), words, lambda bank: bank.visual),
+        ),
+        text=_text_encoder(folder, words, card),
         card=card,
     )
 
@@ -119,24 +126,39 @@ def _digest(folder: Path, card: Mapping[str, Any]) -> str:
     return str(card.get("digest") or storage.digest(folder))
 
 
-def _text_encoder(folder: Path, card: Mapping[str, Any]) -> SharedTextEncoder:
-    """A model's own text encoders, or those of the model it borrows them from.
+def _words(folder: Path, card: Mapping[str, Any]) -> Path:
+    """The folder with the text encoders: a model's own, or that of the model it borrows from.
 
-    A backbone of its own may project into another model's space; its weights for CLM are
-    its own, since they depend on how well it sees.
+    A backbone of its own may project into another model's space; its tolls and its weights
+    for CLM are its own, since they depend on how well it sees.
     """
-    words = find(str(card["text"]), "text") if "text" in card else folder
+    return find(str(card["text"]), "text") if "text" in card else folder
+
+
+def _text_encoder(folder: Path, words: Path, card: Mapping[str, Any]) -> SharedTextEncoder:
+    share = float(card["sentence_share"])
     return SharedTextEncoder(
         name=str(card["name"]),
         digest=_digest(folder, card),
-        dimension=int(card["dimension"]),
+        width=int(card["dimension"]),
         encoders={language: LanguageEncoder(language, words) for language in card["languages"]},
         sentences=SentenceEncoder(find(str(card["sentence"]), "sentence")),
-        shared=words / "shared.safetensors",
+        folder=words,
         clm_weights=card["clm_weights"],
         cl_floors=card["cl_floors"],
-        sentence_share=float(card["sentence_share"]),
+        sentence_share=share,
+        gate=Gate(
+            _toll(card, "caption"),
+            words,
+            lambda bank: caption_vectors(bank.visual, bank.sentence, share),
+        ),
     )
+
+
+def _toll(card: Mapping[str, Any], side: str) -> Toll:
+    """What a model's pictures or captions pay; models made before there were tolls have none."""
+    stored = card.get("tolls")
+    return Toll(**stored[side]) if stored else FREE
 
 
 def _folders() -> Iterator[Path]:

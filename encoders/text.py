@@ -20,10 +20,11 @@ from capsearch.encoders.languages import detect, simplify
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.storage import Arrays
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
+from capsearch.encoders.tolls import Gate
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import EncodedText, Vectors
-from capsearch.engine.vectors import unit
+from capsearch.engine.vectors import asked, meaning, offered, unit
 
 MAX_WORDS = 32  # as in the authors' code: what follows adds little and slows the GRU
 
@@ -133,30 +134,40 @@ POOLINGS: Mapping[str, Callable[[Array, Arrays], Array]] = {
 def gru(sentences: Sequence[Array], wx: Array, wh: Array, bx: Array, bh: Array) -> list[Array]:
     """Each sentence's hidden states (T, G), of a GRU with torch's gate order: reset, update, new.
 
-    All sentences take a step together; the shorter ones have left by then.
+    All sentences take a step together; the shorter ones have left by then. Rows lie step by
+    step, so that what a step reads and writes is one slice.
     """
     lengths = np.array([len(one) for one in sentences])
     order = np.argsort(-lengths, kind="stable")
-    size = wh.shape[1]
-    flat = np.concatenate([sentences[at] for at in order]) @ wx.T + bx  # (sum of T, 3G)
     starts = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
-    states = np.empty((len(flat), size), np.float32)
-    state = np.zeros((len(sentences), size), np.float32)
-    for step in range(lengths.max(initial=0)):
-        rows = starts[: np.count_nonzero(lengths > step)] + step
-        given, before = flat[rows], state[: len(rows)]
-        recurrent = before @ wh.T + bh
-        gates = _sigmoid(given[:, : 2 * size] + recurrent[:, : 2 * size])
+    taking = [np.count_nonzero(lengths > step) for step in range(lengths.max(initial=0))]
+    rows = np.concatenate([starts[:count] + step for step, count in enumerate(taking)])
+    size = wh.shape[1]
+    given = np.concatenate([sentences[at] for at in order])[rows] @ wx.T + bx  # (sum of T, 3G)
+    given[:, : 2 * size] += bh[: 2 * size]
+    states = np.empty((len(given), size), np.float32)
+    state, done = np.zeros((len(sentences), size), np.float32), 0
+    for count in taking:
+        now, before = given[done : done + count], state[:count]
+        recurrent = before @ wh.T
+        gates = _sigmoid(now[:, : 2 * size] + recurrent[:, : 2 * size])
         reset, update = gates[:, :size], gates[:, size:]
-        new = np.tanh(given[:, 2 * size :] + reset * recurrent[:, 2 * size :])
-        state = new + update * (before - new)
-        states[rows] = state
-    found = dict(zip(order.tolist(), np.split(states, starts[1:]), strict=True))
+        new = np.tanh(now[:, 2 * size :] + reset * (recurrent[:, 2 * size :] + bh[2 * size :]))
+        state = states[done : done + count]
+        np.add(new, update * (before - new), out=state)
+        done += count
+    told = np.empty_like(states)
+    told[rows] = states
+    found = dict(zip(order.tolist(), np.split(told, starts[1:]), strict=True))
     return [found[at] for at in range(len(sentences))]
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(1.0 / (1.0 + np.exp(-x)))
+    """Overwrites what it is given."""
+    np.negative(x, out=x)
+    np.exp(x, out=x)
+    x += 1.0
+    return np.asarray(np.reciprocal(x, out=x))
 
 
 @dataclass(frozen=True)
@@ -165,13 +176,14 @@ class SharedTextEncoder:
 
     name: str
     digest: str
-    dimension: int
+    width: int  # of the shared space
     encoders: Mapping[str, LanguageEncoder]
     sentences: SentenceEncoder
-    shared: Path
+    folder: Path  # of what all its languages share
     clm_weights: Mapping[str, float]
     cl_floors: Mapping[str, float]
     sentence_share: float  # of the sentence encoder's cosine in CL; the rest is the shared space's
+    gate: Gate  # of captions
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -179,9 +191,14 @@ class SharedTextEncoder:
         return tuple(self.encoders)
 
     @property
+    def dimension(self) -> int:
+        """The shared space, and the toll."""
+        return self.width + 1
+
+    @property
     def caption_dimension(self) -> int:
-        """Shared space and sentence space side by side."""
-        return self.dimension + self.sentences.dimension
+        """Shared space and sentence space side by side, and the toll."""
+        return self.width + self.sentences.dimension + 1
 
     def detect(self, text: str) -> str:
         """By script; a language this model does not read falls back to its first."""
@@ -201,7 +218,7 @@ class SharedTextEncoder:
         return self.cl_floors[language]
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
-        """Vectors of sentences in one language; zero where nothing is known."""
+        """Sentences of one language as questions; zero where nothing is known."""
         if language not in self.encoders:
             raise UnknownLanguage(
                 f"model {self.name} does not read '{language}'; it reads {', '.join(self.encoders)}"
@@ -216,20 +233,26 @@ class SharedTextEncoder:
         sentence = self.sentences.encode(texts)  # (N, S)
         visual = self._visual(sentence, encoder.hidden(numbers))
         mask = np.array(known, np.float32)[:, None]
-        return EncodedText(visual * mask, self._caption(visual, sentence) * mask, known)
+        caption = caption_vectors(visual, sentence, self.sentence_share)
+        return EncodedText(asked(visual * mask), asked(caption * mask), known)
+
+    def offered(self, captions: Vectors) -> Vectors:
+        """Captions for an index: what they mean, and what they pay."""
+        meanings = meaning(captions)
+        return offered(meanings, self.gate.tolls(meanings))
 
     def _visual(self, sentence: Array, words: Array) -> Vectors:
         w = self._arrays
         hidden = np.maximum(sentence @ w["sentence_W"].T + words, 0.0)  # (N, H)
         return unit(hidden @ w["out_W"].T + w["out_b"])
 
-    def _caption(self, visual: Vectors, sentence: Vectors) -> Vectors:
-        """One vector whose inner product is the weighted sum of both cosines."""
-        share = self.sentence_share
-        return np.concatenate(
-            [np.sqrt(1.0 - share) * visual, np.sqrt(share) * sentence], axis=1, dtype=np.float32
-        )
-
     @cached_property
     def _arrays(self) -> Arrays:
-        return Arrays(self.shared)
+        return Arrays(self.folder / "shared.safetensors")
+
+
+def caption_vectors(visual: Vectors, sentence: Vectors, share: float) -> Vectors:
+    """Vectors whose inner product is the weighted sum of both spaces' cosines."""
+    return np.concatenate(
+        [np.sqrt(1.0 - share) * visual, np.sqrt(share) * sentence], axis=1, dtype=np.float32
+    )

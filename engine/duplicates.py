@@ -5,6 +5,7 @@ from __future__ import annotations
 from capsearch.engine.errors import InvalidQuery
 from capsearch.engine.protocols import VectorIndex
 from capsearch.engine.records import Match
+from capsearch.engine.vectors import likes_of
 
 # Cosine. A resized or recompressed copy of a photograph stays above, the next frame of the
 # same scene mostly below.
@@ -21,7 +22,7 @@ def near_duplicates(
     vector = images.vector(image_id)
     if vector is None:
         raise InvalidQuery(f"no picture with id {image_id!r} in this index")
-    close = images.search(vector, limit + 1)  # the picture itself is among them
+    close = images.search(likes_of(vector), limit + 1)  # the picture itself is among them
     return tuple(one for one in close if one.score >= threshold and one.image_id != image_id)[
         :limit
     ]

@@ -27,7 +27,7 @@ from capsearch.engine.records import (
     Tag,
     Vectors,
 )
-from capsearch.engine.vectors import unit
+from capsearch.engine.vectors import asked, meaning, offered, unit
 
 COLOURS: Mapping[str, tuple[int, int, int]] = {
     "red": (255, 0, 0),
@@ -74,7 +74,7 @@ class FakeImageEncoder:
     batches: list[int] = field(default_factory=list)
     input_size: int = 16
     feature_dimension: int = len(COLOURS) + 1
-    dimension: int = len(COLOURS)
+    dimension: int = len(COLOURS) + 1
 
     @property
     def name(self) -> str:
@@ -93,9 +93,9 @@ class FakeImageEncoder:
         return np.stack([_colour_shares(one) for one in pixels])
 
     def project(self, features: Vectors) -> Vectors:
-        """(N, 9) -> (N, 8), unit norm."""
-        colours = np.roll(features[:, : self.dimension], self.turn, axis=1)
-        return unit(colours)
+        """(N, 9) -> (N, 8) and a toll of nothing."""
+        colours = np.roll(features[:, : len(COLOURS)], self.turn, axis=1)
+        return offered(unit(colours), np.zeros(len(features), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class FakeTextEncoder:
     turn: int = 0
     weight: float = 0.4
     floor: float = 0.1
-    dimension: int = len(COLOURS)
-    caption_dimension: int = len(CONCEPTS)
+    dimension: int = len(COLOURS) + 1
+    caption_dimension: int = len(CONCEPTS) + 1
 
     def detect(self, text: str) -> str:
         """Kana is Japanese, other Han Chinese, the rest English."""
@@ -121,12 +121,16 @@ class FakeTextEncoder:
         """Unit vectors of the concepts named; zero and not known where there is none."""
         if language not in self.languages:
             raise UnknownLanguage(f"no model reads '{language}'")
-        counts = np.zeros((len(texts), self.caption_dimension), np.float32)
+        counts = np.zeros((len(texts), len(CONCEPTS)), np.float32)
         for row, text in enumerate(texts):
             counts[row] = _concept_counts(text, language)
-        colours = np.roll(counts[:, : self.dimension], self.turn, axis=1)
+        colours = np.roll(counts[:, : len(COLOURS)], self.turn, axis=1)
         known = tuple(bool(row.any()) for row in counts)
-        return EncodedText(unit(colours), unit(counts), known)
+        return EncodedText(asked(unit(colours)), asked(unit(counts)), known)
+
+    def offered(self, captions: Vectors) -> Vectors:
+        """Captions pay nothing."""
+        return offered(meaning(captions), np.zeros(len(captions), np.float32))
 
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
         """All words of a sentence that names no concept."""

@@ -65,7 +65,7 @@ class ImageEncoder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """D, the width of a vector in the shared space."""
+        """D, the width of an image vector: the shared space and the toll."""
         ...
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
@@ -73,7 +73,7 @@ class ImageEncoder(Protocol):
         ...
 
     def project(self, features: Vectors) -> Vectors:
-        """(N, F) -> (N, D), unit norm."""
+        """(N, F) -> (N, D) vectors for an index, see `engine.vectors`."""
         ...
 
 
@@ -97,12 +97,12 @@ class TextEncoder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """D, the width of a vector in the shared space."""
+        """D, the width of an image vector: the shared space and the toll."""
         ...
 
     @property
     def caption_dimension(self) -> int:
-        """C, the width of a caption vector."""
+        """C, the width of a caption vector, toll included."""
         ...
 
     def detect(self, text: str) -> str:
@@ -110,7 +110,11 @@ class TextEncoder(Protocol):
         ...
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
-        """Vectors of sentences in one language; UnknownLanguage for one it does not read."""
+        """Sentences of one language as questions; UnknownLanguage for one it does not read."""
+        ...
+
+    def offered(self, captions: Vectors) -> Vectors:
+        """(N, C) `EncodedText.caption` of sentences that describe pictures, for an index."""
         ...
 
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
@@ -127,7 +131,7 @@ class TextEncoder(Protocol):
 
 
 class VectorIndex(Protocol):
-    """Unit vectors owned by images; an image may own none, one or many."""
+    """Vectors owned by images; an image may own none, one or many."""
 
     def __len__(self) -> int:
         """How many vectors it holds."""

@@ -139,7 +139,8 @@ class EncodedText:
     """Sentences as vectors: `visual` compares with images, `caption` with captions.
 
     `known[i]` is False where sentence i holds nothing the model has a meaning for; its
-    vectors are then zero.
+    vectors are then zero. Both are questions: `engine.vectors` says how they differ from what
+    an index holds.
     """
 
     visual: Vectors  # (N, D)

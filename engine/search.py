@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-import numpy as np
-
 from capsearch.engine.errors import InvalidQuery, UnknownLanguage
 from capsearch.engine.fusion import Fused, Side, best_fused
 from capsearch.engine.protocols import Catalog, ImageEncoder, TextEncoder, VectorIndex
@@ -22,7 +20,7 @@ from capsearch.engine.records import (
     SearchResult,
     Vectors,
 )
-from capsearch.engine.vectors import unit
+from capsearch.engine.vectors import blend, likes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class SearchEngine:
         encoded = self.text_encoder.encode([query.text], language)
         visual = encoded.visual[0]
         if picture is not None:
-            visual = unit(query.image_weight * picture + (1 - query.image_weight) * visual)
+            visual = blend(picture, visual, query.image_weight)
         weight, mode = query.weight, query.mode
         if mode == "clm" and not len(self.captions):
             mode = "cm"  # nothing to fuse with: the scores stay those of CM
@@ -115,13 +113,13 @@ class SearchEngine:
     def _picture(self, query: Query) -> Vectors | None:
         if query.image is not None:
             vectors = self.image_encoder.project(self.image_encoder.features([query.image]))
-            return np.asarray(vectors[0], np.float32)
+            return likes_of(vectors[0])
         if query.like is None:
             return None
         vector = self.images.vector(query.like)
         if vector is None:
             raise InvalidQuery(f"no picture with id {query.like!r} in this index")
-        return vector
+        return likes_of(vector)
 
     def _rank(
         self, understood: _Understood, count: int, allowed: Collection[str] | None

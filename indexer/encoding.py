@@ -122,6 +122,7 @@ class CaptionEncoding:
         for language in sorted({caption.language for caption in batch}):
             mine = [caption for caption in batch if caption.language == language]
             encoded = self._text.encode([caption.text for caption in mine], language)
-            triples = zip(mine, encoded.caption, encoded.known, strict=True)
+            offered = self._text.offered(encoded.caption)
+            triples = zip(mine, offered, encoded.known, strict=True)
             rows |= {caption.id: row for caption, row, known in triples if known}
         return rows

@@ -14,19 +14,25 @@ from torch import Tensor, nn
 
 from capsearch.encoders import storage
 from capsearch.encoders.tokenizers import ChineseTokenizer
+from capsearch.encoders.tolls import Bank
 from capsearch.encoders.training.corpus import Vocabulary
 from capsearch.encoders.training.network import ImageProjection, TextNetwork, WordsBranch
 from capsearch.encoders.training.pair import Pair
 
 
 def export_text(
-    pair: Pair, vocabularies: Mapping[str, Vocabulary], folder: Path, card: Mapping[str, Any]
+    pair: Pair,
+    vocabularies: Mapping[str, Vocabulary],
+    bank: Bank,
+    folder: Path,
+    card: Mapping[str, Any],
 ) -> None:
     """Write a text model; `card` says what model.json must, besides kind and digest."""
     assert isinstance(pair.text, TextNetwork)
     config = pair.text.config
     folder.mkdir(parents=True, exist_ok=True)
     export_projection(pair.image, folder)
+    bank.save(folder)
     shared = {
         "sentence_W": _array(pair.text.sentence.weight) * ("sentence" in config.inputs),
         "out_W": _array(pair.text.out.weight),

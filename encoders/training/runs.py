@@ -13,6 +13,8 @@ import numpy as np
 from capsearch.encoders import models, storage
 from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
+from capsearch.encoders.tolls import Bank
+from capsearch.encoders.training.bank import bank_of
 from capsearch.encoders.training.calibrate import calibrate
 from capsearch.encoders.training.corpus import (
     MIN_COUNT,
@@ -89,13 +91,14 @@ def train_text(run: Run, decode: Decode, listener: Listener | None = None) -> Pa
     held_out = TrainingSet(validation.views, corpus.validation)
     seen = TrainingSet(train.views, corpus.train)
     best = fit(run, pair, seen, held_out, listener)
+    bank = bank_of(pair, seen.captions, run.options.seed)
     card = {
         **card_of(run, seen, best),
         "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
         **standing(run, backbone.digest),
-        **asdict(calibrate(pair, held_out)),
+        **asdict(calibrate(pair, bank, held_out)),
     }
-    export_text(pair, corpus.vocabularies, run.output, card)
+    export_text(pair, corpus.vocabularies, bank, run.output, card)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
 
@@ -123,7 +126,7 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
         **standing(run, backbone.digest),
         "text": text,
         "text_digest": storage.read_card(models.find(text, "text"))["digest"],
-        **asdict(calibrate(pair, held_out)),
+        **asdict(calibrate(pair, Bank.load(models.find(text, "text")), held_out)),
     }
     export_projection(pair.image, run.output)
     finish_card(run.output, card)

@@ -18,6 +18,7 @@ from capsearch.encoders.training.backbone import (
     restandardise,
     upper_half,
 )
+from capsearch.encoders.training.bank import bank_of
 from capsearch.encoders.training.calibrate import calibrate
 from capsearch.encoders.training.corpus import Corpus, captions_of
 from capsearch.encoders.training.efficientnet import FEATURES
@@ -89,14 +90,15 @@ def train_backbone(run: Run, decode: Decode, listener: Listener | None = None) -
     export_backbone(lower.network, start.lite, eyes.mean, eyes.deviation, run.output, card)
     digest = storage.read_card(run.output)["digest"]
     folder = run.folders[1]
+    bank = bank_of(pair, seen.captions, run.options.seed)
     text_card = {
         **made,
         "name": run.text_name,
         "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
         **standing(replace(run, backbone=run.name), digest),
-        **asdict(calibrate(pair, held_out)),
+        **asdict(calibrate(pair, bank, held_out)),
     }
-    export_text(pair, corpus.vocabularies, folder, text_card)
+    export_text(pair, corpus.vocabularies, bank, folder, text_card)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return folder
 

@@ -1,6 +1,7 @@
 """The served text encoder is the trained one, in numpy and eight bits."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -8,17 +9,25 @@ from small_models import write_backbone_card, write_sentence_model
 
 from capsearch.encoders import models, storage
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
+from capsearch.engine.vectors import meaning
 
 torch = pytest.importorskip("torch")
 
 from small_problems import SMALL, options, random_pair, vocabulary  # noqa: E402
 
 from capsearch.encoders.text import MAX_WORDS, gru  # noqa: E402
+from capsearch.encoders.tolls import Bank, Toll  # noqa: E402
 from capsearch.encoders.training.export import export_text  # noqa: E402
 from capsearch.encoders.training.network import Sentences, TextConfig  # noqa: E402
 from capsearch.encoders.training.served import load_text  # noqa: E402
 
 SHARE = 0.3
+TOLLS = {"image": Toll(0.5, 20.0, 0.2), "caption": Toll(1.0, 10.0, 0.1)}
+BANK = Bank(  # one question along the first axis of either space, three along the second
+    np.eye(2, 8, dtype=np.float32),
+    np.eye(2, 512, dtype=np.float32),
+    np.log(np.array([0.25, 0.75], np.float32)),
+)
 TEXTS = {
     "en": ["a red car", "red red red cars", "a cat and a cat", "zebra", "blue " * 60],
     "zh": ["红色的车", "一只猫", "紅色的車", "蓝色绿色"],
@@ -26,7 +35,7 @@ TEXTS = {
 }
 
 
-def write_model(folder, config=SMALL, seed=3):
+def write_model(folder, config=SMALL, seed=3, tolls=TOLLS):
     """A text model in folder/text with random weights, what it stands on, and its torch twin."""
     sentence = write_sentence_model(folder / "sentence")
     backbone = write_backbone_card(folder / "eyes")
@@ -42,8 +51,9 @@ def write_model(folder, config=SMALL, seed=3):
         "clm_weights": dict.fromkeys(TEXTS, 0.4),
         "cl_floors": dict.fromkeys(TEXTS, 0.1),
         "sentence_share": SHARE,
+        "tolls": {side: asdict(toll) for side, toll in tolls.items()},
     }
-    export_text(pair, vocabularies, folder / "text", card)
+    export_text(pair, vocabularies, BANK, folder / "text", card)
     return pair, vocabularies
 
 
@@ -86,17 +96,17 @@ class TestTwins:
     def test_numpy_and_torch_agree_within_the_rounding_to_eight_bits(self, made, language):
         pair, vocabularies, model = made
         texts = [t for t in TEXTS[language] if t != "紅色的車"]  # the corpus is Simplified before
-        served = model.text.encode(texts, language).visual
+        served = meaning(model.text.encode(texts, language).visual)
         trained = torch_vectors(pair.text, vocabularies, model.text.sentences, texts, language)
         np.testing.assert_allclose(served, trained, atol=0.02)
 
     @pytest.mark.parametrize("language", TEXTS)
     def test_and_exactly_once_both_are_rounded(self, made, tmp_path, language):
         _, vocabularies, model = made
-        network, again = load_text(str(model.text.shared.parent))
+        network, again = load_text(str(model.text.folder))
         assert again == vocabularies
         texts = TEXTS[language][:2]
-        served = model.text.encode(texts, language).visual
+        served = meaning(model.text.encode(texts, language).visual)
         reloaded = torch_vectors(network, again, model.text.sentences, texts, language)
         np.testing.assert_allclose(served, reloaded, atol=1e-5)
 
@@ -110,7 +120,7 @@ class TestTwins:
         pair, vocabularies = write_model(tmp_path, config)
         model = models.load(str(tmp_path / "text"))
         texts = ["a red car", "a cat"]
-        served = model.text.encode(texts, "en").visual
+        served = meaning(model.text.encode(texts, "en").visual)
         for network, atol in ((pair.text, 0.02), (load_text(str(tmp_path / "text"))[0], 1e-5)):
             twin = torch_vectors(network, vocabularies, model.text.sentences, texts, "en")
             np.testing.assert_allclose(served, twin, atol=atol)
@@ -120,7 +130,7 @@ class TestTwins:
         features = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
         with torch.no_grad():
             expected = pair.image(torch.from_numpy(features)).numpy()
-        np.testing.assert_allclose(model.image.project(features), expected, atol=0.02)
+        np.testing.assert_allclose(meaning(model.image.project(features)), expected, atol=0.02)
 
     def test_gru_is_torchs_gru(self):
         torch.manual_seed(0)
@@ -144,21 +154,22 @@ class TestTwins:
 
 
 class TestEncoding:
-    def test_rows_are_unit(self, model):
+    def test_rows_are_unit_and_end_as_questions_do(self, model):
         encoded = model.text.encode(TEXTS["en"][:3], "en")
-        np.testing.assert_allclose(np.linalg.norm(encoded.visual, axis=1), 1.0, atol=1e-5)
-        np.testing.assert_allclose(np.linalg.norm(encoded.caption, axis=1), 1.0, atol=1e-5)
+        for rows in (encoded.visual, encoded.caption):
+            np.testing.assert_allclose(np.linalg.norm(meaning(rows), axis=1), 1.0, atol=1e-5)
+            assert rows[:, -1].tolist() == [1.0, 1.0, 1.0]
 
     def test_a_caption_product_is_the_weighted_sum_of_both_cosines(self, model):
         one, other = ["a red car"], ["a blue cat"]
         first, second = (model.text.encode(text, "en") for text in (one, other))
-        shared = (first.visual @ second.visual.T).item()
+        shared = (meaning(first.visual) @ meaning(second.visual).T).item()
         sentences = model.text.sentences
         sentence = (sentences.encode(one) @ sentences.encode(other).T).item()
-        assert (first.caption @ second.caption.T).item() == pytest.approx(
+        assert (meaning(first.caption) @ meaning(second.caption).T).item() == pytest.approx(
             (1 - SHARE) * shared + SHARE * sentence, abs=1e-5
         )
-        assert model.text.caption_dimension == first.caption.shape[1] == 8 + 512
+        assert model.text.caption_dimension == first.caption.shape[1] == 8 + 512 + 1
 
     @pytest.mark.parametrize("language", TEXTS)
     @pytest.mark.parametrize("text", ["", "…", "?!", "🦓", "  ", "ж"])
@@ -181,12 +192,12 @@ class TestEncoding:
 
     def test_traditional_is_read_as_simplified(self, model):
         encoded = model.text.encode(["红色的车", "紅色的車"], "zh")
-        np.testing.assert_array_equal(encoded.visual[0], encoded.visual[1])
+        np.testing.assert_allclose(encoded.visual[0], encoded.visual[1], atol=1e-6)
 
     def test_no_text_gives_no_rows(self, model):
         encoded = model.text.encode([], "en")
-        assert encoded.visual.shape == (0, 8)
-        assert encoded.caption.shape == (0, 520)
+        assert encoded.visual.shape == (0, 9)
+        assert encoded.caption.shape == (0, 521)
         assert encoded.known == ()
 
     def test_words_beyond_the_limit_do_not_count(self, model):
@@ -202,6 +213,34 @@ class TestEncoding:
         assert model.text.clm_weight("zh") == 0.4
         assert model.text.cl_floor("ja") == 0.1
         assert model.text.languages == ("en", "zh", "ja")
+
+
+class TestTolls:
+    def test_pictures_pay_by_how_near_they_lie_to_the_bank(self, made):
+        _, _, model = made
+        features = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
+        vectors = model.image.project(features)
+        cosines = meaning(vectors)[:, :2]  # with the bank's two questions
+        near = np.log(np.exp(20 * cosines) @ [0.25, 0.75]) / 20
+        np.testing.assert_allclose(vectors[:, -1], -0.5 * (near - 0.2), atol=0.003)
+
+    def test_captions_too_in_the_space_they_are_compared_in(self, model):
+        encoded = model.text.encode(["a red car", "a blue cat"], "en").caption
+        offered = model.text.offered(encoded)
+        np.testing.assert_array_equal(meaning(offered), meaning(encoded))
+        given = meaning(encoded)
+        cosines = np.sqrt(1 - SHARE) * given[:, :2] + np.sqrt(SHARE) * given[:, 8:10]
+        near = np.log(np.exp(10 * cosines) @ [0.25, 0.75]) / 10
+        np.testing.assert_allclose(offered[:, -1], -(near - 0.1), atol=0.003)
+
+    def test_a_model_made_before_there_were_tolls_opens_and_takes_none(self, tmp_path):
+        write_model(tmp_path)
+        card = storage.read_card(tmp_path / "text")
+        storage.write_card(tmp_path / "text", {k: v for k, v in card.items() if k != "tolls"})
+        (tmp_path / "text" / "bank.safetensors").unlink()
+        model = models.load(str(tmp_path / "text"))
+        assert not model.image.project(np.ones((2, 6), np.float32))[:, -1].any()
+        assert not model.text.offered(model.text.encode(["a cat"], "en").caption)[:, -1].any()
 
 
 def test_a_model_of_one_language_takes_every_text_for_it(tmp_path):

@@ -1,4 +1,4 @@
-"""The torch parts, one by one: losses by hand, bags, attention, corpora, calibration."""
+"""The torch parts, one by one: losses by hand, bags, attention, corpora."""
 
 import math
 
@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 from small_problems import (  # noqa: E402
     FEATURES,
     SMALL,
-    axes,
     captions,
     options,
     random_pair,
@@ -18,8 +17,6 @@ from small_problems import (  # noqa: E402
 )
 
 from capsearch.encoders.text import MAX_WORDS  # noqa: E402
-from capsearch.encoders.training import calibrate as calibration  # noqa: E402
-from capsearch.encoders.training.calibrate import DEFAULT_WEIGHT, calibrate  # noqa: E402
 from capsearch.encoders.training.corpus import (  # noqa: E402
     Vocabulary,
     build_vocabulary,
@@ -30,7 +27,6 @@ from capsearch.encoders.training.corpus import (  # noqa: E402
 from capsearch.encoders.training.data import CaptionData, Photo  # noqa: E402
 from capsearch.encoders.training.losses import LOSSES  # noqa: E402
 from capsearch.encoders.training.network import TextConfig, WordsBranch  # noqa: E402
-from capsearch.encoders.training.pair import TrainingSet  # noqa: E402
 from capsearch.encoders.training.variants import VARIANTS, apply_variant  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 from capsearch.engine.records import Caption  # noqa: E402
@@ -209,51 +205,6 @@ class TestCorpus:
         assert [one.tolist() for one in made.words] == [[0, 3], []]
         assert made.sentence.tolist() == [[5.0], [5.0]]
         assert made.photos.tolist() == [4, 2]
-
-
-class TestCalibration:
-    def two_languages(self, sentence_is_right):
-        """Four photos; en and zh sentence vectors agree photo by photo, or are strangers."""
-        told = {lang: captions(range(4), [[0]] * 4, seed=1) for lang in ("en", "zh")}
-        if not sentence_is_right:
-            told["zh"] = captions(range(4), [[0]] * 4, seed=2)
-        return TrainingSet(np.eye(4, FEATURES, dtype=np.float32)[None], told)
-
-    @pytest.fixture
-    def pair(self):
-        return random_pair({language: vocabulary(language) for language in ("en", "zh")})
-
-    def test_sentence_vectors_that_find_every_photo_take_the_share(self, pair):
-        # All captions have the same word; only their sentence vectors tell the photos apart.
-        found = calibrate(pair, self.two_languages(sentence_is_right=True))
-        assert found.sentence_share > 0
-        assert found.clm_weights["en"] > 0
-        assert found.clm_weights["zh"] > 0
-
-    def test_the_floor_is_the_mean_score_of_strangers(self, pair, monkeypatch):
-        trial = calibration.Trial(
-            np.array([[0.9, 0.1], [0.3, 0.8]], np.float32),
-            np.zeros((2, 2), np.float32),
-            np.array([0, 1]),
-            np.array([0, 1]),
-        )
-        assert calibration._floor([trial]) == pytest.approx((0.1 + 0.3) / 2)
-        assert calibration._floor([]) == 0.0
-
-    def test_the_first_caption_of_a_photo_describes_it(self):
-        told = captions([3, 1, 3], [[0]] * 3)
-        side = calibration._Side(told, np.zeros((3, 8)), np.zeros((3, 512)))
-        assert side.firsts() == {3: 0, 1: 1}
-
-    def test_one_language_alone_gets_the_default_weight(self, pair):
-        found = calibrate(pair, axes(6))
-        assert found.clm_weights == {"en": DEFAULT_WEIGHT}
-        assert found.cl_floors == {"en": 0.0}
-
-    def test_a_language_without_validation_captions_too(self, pair):
-        told = {**axes(6).captions, "zh": captions([], [])}
-        found = calibrate(pair, TrainingSet(axes(6).inputs, told))
-        assert found.clm_weights == {"en": DEFAULT_WEIGHT, "zh": DEFAULT_WEIGHT}
 
 
 class TestVariants:

@@ -11,9 +11,9 @@ from capsearch.engine.fakes import FakeVectorIndex
 from capsearch.engine.records import Match, Vectors
 
 
-def at_cosine(cosine: float) -> Vectors:
-    """A unit vector at this cosine to the first axis."""
-    return np.array([cosine, np.sqrt(1 - cosine**2)], np.float32)
+def at_cosine(cosine: float, toll: float = 0.3) -> Vectors:
+    """An index's vector at this cosine to the first axis; likeness is free of tolls."""
+    return np.array([cosine, np.sqrt(1 - cosine**2), -toll], np.float32)
 
 
 def index(**cosines: float) -> FakeVectorIndex:

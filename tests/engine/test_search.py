@@ -46,8 +46,9 @@ def build(pictures=PICTURES, captions=CAPTIONS) -> SearchEngine:
         FakeVectorIndex([(name, 0, vector) for name, vector in vectors.items()]),
         FakeVectorIndex(
             [
-                (owner, item, words.encode([caption.text], caption.language).caption[0])
+                (owner, item, words.offered(encoded.caption)[0])
                 for item, (owner, caption) in enumerate(captions, start=1)
+                for encoded in [words.encode([caption.text], caption.language)]
             ]
         ),
         eyes,

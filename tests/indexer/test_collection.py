@@ -105,7 +105,7 @@ def test_the_manifest_tells_people_what_the_catalog_knows(where):
     assert manifest["schema"] == SCHEMA
     assert manifest["model"] == {"name": "fake", "digest": "digest-of-toy-0"}
     assert manifest["backbone"] == {"name": "toy", "digest": "digest-of-toy"}
-    assert manifest["dimensions"] == {"feature": 9, "image": 8, "caption": 16}
+    assert manifest["dimensions"] == {"feature": 9, "image": 9, "caption": 17}
     assert manifest["created_at"] <= manifest["updated_at"]
 
 
@@ -126,8 +126,8 @@ def test_statistics_count_everything(where, photos, fake_model):
     assert stats.roots == (str(photos),)
     assert (stats.model, stats.backbone, stats.schema) == ("fake", "toy", SCHEMA)
     assert stats.bytes_on_disk["features"] == 4 * 9 * 2
-    assert stats.bytes_on_disk["vectors"] == 4 * 8 * 4
-    assert stats.bytes_on_disk["captions"] == 3 * 16 * 2
+    assert stats.bytes_on_disk["vectors"] == 4 * 9 * 4
+    assert stats.bytes_on_disk["captions"] == 3 * 17 * 2
     assert stats.bytes_on_disk["catalog"] > 0
 
 
