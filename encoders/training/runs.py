@@ -71,6 +71,7 @@ class Run:
     options: TrainingOptions = field(default_factory=TrainingOptions)
     warm_epochs: int = 3  # on the features as they come, before the eyes are opened
     text_name: str = ""  # of the text model that a backbone is trained with
+    hidden: int | None = None  # units a model that learns on is narrowed to; None: as it is
 
     @property
     def folders(self) -> tuple[Path, ...]:

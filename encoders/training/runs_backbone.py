@@ -24,6 +24,7 @@ from capsearch.encoders.training.corpus import Corpus, captions_of
 from capsearch.encoders.training.efficientnet import FEATURES
 from capsearch.encoders.training.export import export_text
 from capsearch.encoders.training.features import Decode
+from capsearch.encoders.training.narrow import narrowed
 from capsearch.encoders.training.pair import Labels, Pair, TrainingSet
 from capsearch.encoders.training.runs import (
     Listener,
@@ -144,7 +145,7 @@ def _fresh(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
 
 
 def _learning_on(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
-    """Words and eyes of a model there is: its languages, vocabularies and widths stay."""
+    """Words and eyes of a model there is: its languages and vocabularies stay."""
     folder, eyes = job.start.text, job.start.eyes
     assert folder is not None and eyes is not None
     text, vocabularies = load_text(str(folder))
@@ -152,6 +153,8 @@ def _learning_on(job: _Job) -> tuple[Run, Pair, Corpus, Epoch | None]:
     told, asked = (
         captions_of(part.data, vocabularies, sentences) for part in (job.train, job.validation)
     )
+    if job.run.hidden:
+        text = narrowed(text, told, job.run.hidden, job.run.options.seed)
     options = replace(job.run.options, config=text.config, dimension=text.out.out_features)
     seeing = load_eyes(eyes, job.lower)
     pair = Pair(vocabularies, {}, FEATURES, options, seeing, job.label_count, text)

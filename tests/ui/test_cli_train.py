@@ -18,6 +18,7 @@ from PIL import Image
 from capsearch.encoders import models, storage
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.fakes import colour_picture
+from capsearch.engine.vectors import meaning
 from capsearch.ui.cli import main
 
 torch = pytest.importorskip("torch")
@@ -152,8 +153,8 @@ def test_another_backbone_joins_an_existing_space(train: Command) -> None:
     own, joined = models.load("host"), models.load("joined")
     assert joined.digest != own.digest
     for one, other in (("a red wall", "en"), ("红色的墙", "zh")):
-        encoded = (model.text.encode([one], other).visual for model in (own, joined))
-        assert next(encoded).tolist() == next(encoded).tolist()
+        mine, theirs = (model.text.encode([one], other).visual for model in (own, joined))
+        assert mine.tolist() == theirs.tolist()
 
 
 def test_an_interrupted_run_resumed_makes_the_same_model(
@@ -254,15 +255,15 @@ def test_a_text_model_that_is_there_is_never_written_over(train: Command, worksh
     assert "need two names" in err
 
 
-def test_eyes_and_words_of_a_model_learn_on(train: Command) -> None:
-    code, _, err = train("backbone", "--from", "eyes-text", "--epochs", "1", "--name", "further")
+@pytest.mark.parametrize(("name", "more"), [("further", ()), ("narrow", ("--hidden", "24"))])
+def test_eyes_and_words_of_a_model_learn_on(train: Command, name: str, more: list[str]) -> None:
+    code, _, err = train("backbone", "--from", "eyes-text", "--epochs", "1", "--name", name, *more)
     assert code == 0, err
-    before, after = models.load("eyes-text"), models.load("further-text")
-    started = storage.read_card(models.find("further", "backbone"))["started_from"]
+    before, after = models.load("eyes-text"), models.load(f"{name}-text")
+    started = storage.read_card(models.find(name, "backbone"))["started_from"]
     assert started == f"eyes-text@{before.digest} and eyes@{before.image.digest}"
     # One epoch moves them a little: what stood close to each other still does.
-    texts = ["a red wall", "a blue wall"]
-    one, other = (model.text.encode(texts, "en").visual for model in (before, after))
+    one, other = (meaning(m.text.encode(["a red wall"], "en").visual) for m in (before, after))
     assert not np.array_equal(one, other)
     assert (one * other).sum(1).min() > 0.9
 
@@ -284,9 +285,8 @@ def test_what_cannot_learn_on_says_why(train: Command) -> None:
     code, _, err = train("backbone", "--from", "nobody", "--name", "x")
     assert code == 2
     assert "no text model called 'nobody'" in err and "or start from lite0, lite1, lite2" in err
-    assert (
-        train("projection", "--text", "eyes-text", "--epochs", "1", "--name", "borrowing")[0] == 0
-    )
+    borrowed = ["--text", "eyes-text", "--epochs", "1", "--name", "borrowing"]
+    assert train("projection", *borrowed)[0] == 0
     code, _, err = train("backbone", "--from", "borrowing", "--name", "x")
     assert code == 2
     assert "borrowing borrows its words from eyes-text; start from that" in err

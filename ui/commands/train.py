@@ -50,8 +50,8 @@ Examples:
 Fine-tunes the upper blocks of an EfficientNet-Lite against the captions, together with text
 encoders, which become a model of their own. The lower blocks' activations are kept on disk:
 69 kB a photo for lite2. Two cores train some 50 photos a second. --from trio goes on from the
-built-in model instead of ImageNet's network: quicker, with the words, languages and widths that
-model has (--lang, --inputs, --pooling and --warm-epochs do not apply).
+built-in model instead of ImageNet's network: quicker, with the words and languages that model
+has (--lang, --inputs, --pooling and --warm-epochs do not apply).
 """
 
 
@@ -113,6 +113,11 @@ def _reading(command: F) -> F:
         show_default=True,
         help="How the GRU's states become one.",
     )(command)
+    command = click.option(
+        "--hidden",
+        type=click.IntRange(1),
+        help="Hidden units of the text encoders; a --from model's are narrowed to so many.",
+    )(command)
     return click.option(
         "--inputs",
         default="bow,word2vec,gru,sentence",
@@ -151,6 +156,7 @@ def text(
     rate: float,
     loss: str,
     inputs: str,
+    hidden: int | None,
     pooling: Pooling,
     captions_share: float,
     variant: str,
@@ -164,7 +170,7 @@ def text(
     from capsearch.encoders.training.pair import TrainingOptions
 
     options = TrainingOptions(
-        config=_config(inputs, pooling),
+        config=_config(inputs, pooling, hidden),
         captions_share=captions_share,
         loss=loss,
         epochs=epochs,
@@ -242,6 +248,7 @@ def backbone(
     rate: float,
     eyes_rate: float,
     inputs: str,
+    hidden: int | None,
     pooling: Pooling,
     captions_share: float,
     as_json: bool,
@@ -253,7 +260,7 @@ def backbone(
     from capsearch.encoders.training.runs_backbone import train_backbone
 
     options = TrainingOptions(
-        config=_config(inputs, pooling),
+        config=_config(inputs, pooling, hidden),
         captions_share=captions_share,
         epochs=epochs,
         rate=rate,
@@ -266,6 +273,7 @@ def backbone(
         _run(shared),
         backbone=start,
         text_name=text_name or f"{shared['name']}-text",
+        hidden=hidden,
         warm_epochs=warm_epochs,
         options=options,
     )
@@ -280,14 +288,15 @@ def _need_torch() -> None:
         raise MissingExtra("training", "train") from None
 
 
-def _config(inputs: str, pooling: Pooling) -> Any:
+def _config(inputs: str, pooling: Pooling, hidden: int | None) -> Any:
     from capsearch.encoders.training.network import INPUTS, TextConfig
 
     chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
     unknown = [one for one in chosen if one not in INPUTS]
     if unknown or not chosen:
         raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
-    return TextConfig(inputs=chosen, pooling=pooling)  # type: ignore[arg-type]
+    made = TextConfig(inputs=chosen, pooling=pooling)  # type: ignore[arg-type]
+    return replace(made, hidden=hidden) if hidden else made
 
 
 def _run(shared: dict[str, Any]) -> Run:
