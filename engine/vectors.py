@@ -45,8 +45,8 @@ def likes_of(picture: Vectors) -> Vectors:
 def blend(picture: Vectors, words: Vectors, share: float) -> Vectors:
     """A picture's question and a sentence's (D + 1,) as one of unit length, `share` the picture's.
 
-    Tolls count as much as the words do.
+    Tolls count as much as the words do. What cancels out asks nothing.
     """
     mixed = share * picture + (1.0 - share) * words
-    norm = max(float(np.linalg.norm(meaning(mixed))), 1e-12)
-    return np.asarray(mixed / norm, np.float32)
+    norm = float(np.linalg.norm(meaning(mixed)))
+    return np.asarray(mixed / norm if norm > 1e-6 else np.zeros_like(mixed), np.float32)

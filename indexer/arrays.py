@@ -5,8 +5,8 @@ or float32, so `numpy.memmap` (or anything else) opens it as it is. The catalog'
 `arrays` knows file name, type, width and how many rows count:
 
     features-G.f16   backbone features, row = images.slot
-    vectors-G.f32    image vectors of the shared space, row = images.slot
-    captions-G.f16   caption vectors, row = captions.slot
+    vectors-G.f32    image vectors of the shared space and their tolls, row = images.slot
+    captions-G.f16   caption vectors and their tolls, row = captions.slot
 
 Writing goes in one order: rows are appended and fsynced, then one SQLite transaction refers
 to them. A process killed in between leaves a tail nobody refers to, cut off when the array

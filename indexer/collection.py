@@ -119,7 +119,7 @@ class Collection:
     def require_same_model(self) -> None:
         """ModelMismatch unless `model` made this index."""
         made, this = self.identity, Identity.of(self.model)
-        if made.digest != this.digest:
+        if not made.same_vectors(this):
             work = "photos are not opened again" if made.same_eyes(this) else "every photo is read"
             raise ModelMismatch(
                 f"{self.path} was built with {made}, this is {this}; run "

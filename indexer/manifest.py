@@ -60,6 +60,14 @@ class Identity:
             other.feature_dimension,
         )
 
+    def same_vectors(self, other: Identity) -> bool:
+        """True when vectors of one may lie beside the other's."""
+        return (self.digest, self.dimension, self.caption_dimension) == (
+            other.digest,
+            other.dimension,
+            other.caption_dimension,
+        )
+
     def __str__(self) -> str:
         return f"{self.model}@{self.digest[:8]}"
 

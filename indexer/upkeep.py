@@ -31,7 +31,7 @@ def rebuild(collection: Collection) -> None:
     made, wanted = collection.identity, Identity.of(collection.model)
     if collection.catalog.meta(_REBUILDING) == wanted.text():
         return
-    if made.same_eyes(wanted) and made.digest != wanted.digest:
+    if made.same_eyes(wanted) and not made.same_vectors(wanted):
         _project_again(collection, wanted)
     else:
         _start_over(collection, wanted)

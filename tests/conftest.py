@@ -12,13 +12,13 @@ from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_pic
 from capsearch.indexer.collection import Collection
 
 
-def build_fake_model(backbone: str = "toy", turn: int = 0) -> Model:
+def build_fake_model(backbone: str = "toy", turn: int = 0, toll: float = 0.0) -> Model:
     """A model of toy encoders; another `turn` is another projection over the same eyes."""
     return Model(
         name=f"fake-{turn}" if turn else "fake",
         digest=f"digest-of-{backbone}-{turn}",
-        image=FakeImageEncoder(backbone, turn),
-        text=FakeTextEncoder(turn=turn),
+        image=FakeImageEncoder(backbone, turn, toll),
+        text=FakeTextEncoder(turn=turn, toll=toll),
     )
 
 

@@ -12,13 +12,14 @@ from capsearch.encoders.text import caption_vectors
 from capsearch.encoders.tolls import FREE, Bank, Toll, nearness
 from capsearch.encoders.training.corpus import LanguageCaptions
 from capsearch.encoders.training.pair import Pair, TrainingSet, encode, project
-from capsearch.engine.metrics import PLATEAU, Trial, best_weight, mean_reciprocal_rank, ranks
+from capsearch.encoders.training.validation import cm_mrr
+from capsearch.engine.metrics import PLATEAU, Trial, best_weight
 from capsearch.engine.records import Vectors
 
 SHARES = tuple(round(step / 20, 2) for step in range(21))
 DEFAULT_WEIGHT = 0.5  # where no validation photo has captions in two languages
-TOLL_SHARES = (0.25, 0.5, 0.75, 1.0)
-SHARPNESSES = (10.0, 20.0, 30.0)  # a trained temperature is about the second
+TOLL_SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+SHARPNESSES = (5.0, 10.0, 20.0, 30.0)  # a trained temperature is about the third
 
 Paid = NDArray[np.float32]  # (N,) tolls, or nearnesses they are made from
 
@@ -31,7 +32,7 @@ class Calibration:
     clm_weights: Mapping[str, float]
     cl_floors: Mapping[str, float]
     tolls: Mapping[str, Toll]  # of "image" and "caption"
-    validation_mrr: Mapping[str, float]
+    served_mrr: Mapping[str, float]  # with these tolls; training knows none
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,8 @@ class _Collection:
 
     def cm(self, tolls: Paid) -> Mapping[str, float]:
         """CM MRR by language if the photos paid `tolls`."""
-        everything = np.arange(len(self.images))
         return {
-            language: _mrr(side.visual @ self.images.T - tolls, side.captions.photos, everything)
+            language: cm_mrr(side.visual @ self.images.T - tolls, side.captions.photos)
             for language, side in self.sides.items()
         }
 
@@ -174,10 +174,6 @@ def _best_toll(
 def _mean(found: Mapping[str, Paid]) -> float:
     total = sum(float(one.sum()) for one in found.values())
     return round(total / max(sum(map(len, found.values())), 1), 4)
-
-
-def _mrr(scores: Vectors, queries: NDArray[np.int64], items: NDArray[np.int64]) -> float:
-    return float(mean_reciprocal_rank(ranks(scores, queries, items)))
 
 
 def _floor(trials: list[Trial]) -> float:

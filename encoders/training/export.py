@@ -58,10 +58,9 @@ def export_projection(projection: ImageProjection, folder: Path) -> None:
 
 
 def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
-    """Write model.json, with a digest over the files and what the model stands on."""
-    based_on = [
-        str(card[key]) for key in ("backbone_digest", "sentence", "text_digest") if key in card
-    ]
+    """Write model.json, with a digest over the files and what else makes the vectors."""
+    keys = ("backbone_digest", "sentence", "text_digest", "sentence_share", "tolls")
+    based_on = [json.dumps(card[key], sort_keys=True) for key in keys if key in card]
     digest = storage.digest(folder, *based_on)
     storage.write_card(folder, {"kind": "text", **card, "digest": digest})
 

@@ -109,6 +109,7 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
     listener = listener or Listener()
     backbone = models.load_backbone(run.backbone)
     network, vocabularies = load_text(text)
+    bank = Bank.load(models.find(text, "text"))
     train, validation = _features(run, backbone, decode, listener)
     run = replace(run, languages=tuple(vocabularies))
     sentences = sentences_of(run, listener)
@@ -127,7 +128,7 @@ def train_projection(run: Run, text: str, decode: Decode, listener: Listener | N
         **standing(run, backbone.digest),
         "text": text,
         "text_digest": storage.read_card(models.find(text, "text"))["digest"],
-        **asdict(calibrate(pair, Bank.load(models.find(text, "text")), held_out)),
+        **asdict(calibrate(pair, bank, held_out)),
     }
     export_projection(pair.image, run.output)
     finish_card(run.output, card)

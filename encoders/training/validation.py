@@ -36,7 +36,7 @@ def judge(pair: Pair, validation: TrainingSet) -> Mapping[str, float]:
     """CM MRR by language."""
     images = project(pair, validation)
     return {
-        language: _mrr(encode(pair, captions, language) @ images.T, captions.photos)
+        language: cm_mrr(encode(pair, captions, language) @ images.T, captions.photos)
         for language, captions in validation.captions.items()
         if len(captions.photos)
     }
@@ -60,5 +60,6 @@ def mix(pair: Pair, before: Mapping[str, Tensor], best: Epoch, validation: Train
     return best
 
 
-def _mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:
+def cm_mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:
+    """MRR of captions that ask for `photos`, by their scores (C, N) with all photos."""
     return float(mean_reciprocal_rank(ranks(scores, photos, np.arange(scores.shape[1]))))

@@ -105,6 +105,13 @@ class TestFigures:
             (1 + 1 + 1 / 2) / 3
         )
 
+    def test_descriptions_pay_and_photos_too(self, make_model, data):
+        dear = make_model(toll=2.0)  # red things drop below everything else
+        runs = evaluate(dear, encode_split(dear, data))
+        # 赤い車 finds "a red car" last of the four, 红色的车 its photo too.
+        assert find(runs, "ja", "cl", "en").figures["medr"].value == 4
+        assert find(runs, "ja", "cm").figures["medr"].value == 4
+
     def test_a_weight_of_one_is_cl_and_of_zero_is_cm(self, fake_model, data):
         split = encode_split(fake_model, data)
         only_cl = evaluate(fake_model, split, Options(weight=1.0))
@@ -122,13 +129,15 @@ class TestFigures:
         assert find(every, "zh", "cl", "en").figures["r1"].value == 1
 
 
-def test_the_order_is_the_search_engine_s(fake_model, data):
+@pytest.mark.parametrize("toll", [0.0, 0.9])
+def test_the_order_is_the_search_engine_s(make_model, data, toll):
+    fake_model = make_model(toll=toll)
     split = encode_split(fake_model, data)
     images = [(str(row), 0, vector) for row, vector in enumerate(split.images)]
     english = split.descriptions["en"].first_each()
     captions = [
         (str(row), at + 1, vector)
-        for at, (row, vector) in enumerate(zip(english.owner, english.caption, strict=True))
+        for at, (row, vector) in enumerate(zip(english.owner, english.offered, strict=True))
     ]
     records = {one: ImageRecord(one, (one,), 1, 1, 1, "PNG") for one, _, _ in images}
     written = [(str(row), Caption("", "en", "test")) for row in english.owner]

@@ -192,6 +192,7 @@ class TestEncoding:
 
     def test_traditional_is_read_as_simplified(self, model):
         encoded = model.text.encode(["红色的车", "紅色的車"], "zh")
+        # One batch, two rows: a matrix product may sum them in different order.
         np.testing.assert_allclose(encoded.visual[0], encoded.visual[1], atol=1e-6)
 
     def test_no_text_gives_no_rows(self, model):
@@ -232,6 +233,26 @@ class TestTolls:
         cosines = np.sqrt(1 - SHARE) * given[:, :2] + np.sqrt(SHARE) * given[:, 8:10]
         near = np.log(np.exp(10 * cosines) @ [0.25, 0.75]) / 10
         np.testing.assert_allclose(offered[:, -1], -(near - 0.1), atol=0.003)
+
+    def test_a_caption_that_says_nothing_neither_pays_nor_gets_anything(self, model):
+        encoded = model.text.encode(["…", "a cat"], "en").caption
+        assert not model.text.offered(encoded)[0].any()
+
+    def test_a_bank_that_is_missed_is_named(self, tmp_path):
+        write_model(tmp_path)
+        (tmp_path / "text" / "bank.safetensors").unlink()
+        model = models.load(str(tmp_path / "text"))
+        with pytest.raises(UnknownModel, match=r"has no bank\.safetensors"):
+            model.image.project(np.ones((2, 6), np.float32))
+
+    def test_other_tolls_make_another_model(self, tmp_path):
+        digests = set()
+        for folder, tolls in (("one", TOLLS), ("two", {**TOLLS, "image": Toll(0.25, 20.0, 0.2)})):
+            (tmp_path / folder).mkdir()
+            torch.manual_seed(0)
+            write_model(tmp_path / folder, tolls=tolls)
+            digests.add(models.load(str(tmp_path / folder / "text")).digest)
+        assert len(digests) == 2
 
     def test_a_model_made_before_there_were_tolls_opens_and_takes_none(self, tmp_path):
         write_model(tmp_path)

@@ -7,12 +7,14 @@ torch = pytest.importorskip("torch")
 
 from small_problems import FEATURES, axes, captions, random_pair, vocabulary  # noqa: E402
 
+from capsearch.encoders.text import caption_vectors  # noqa: E402
 from capsearch.encoders.tolls import FREE, Bank, Toll, nearness  # noqa: E402
 from capsearch.encoders.training import bank as banks  # noqa: E402
 from capsearch.encoders.training import calibrate as calibration  # noqa: E402
 from capsearch.encoders.training.bank import bank_of  # noqa: E402
 from capsearch.encoders.training.calibrate import DEFAULT_WEIGHT, calibrate  # noqa: E402
 from capsearch.encoders.training.pair import TrainingSet, encode, project  # noqa: E402
+from capsearch.encoders.training.validation import cm_mrr  # noqa: E402
 
 BANK = Bank(
     np.eye(3, 8, dtype=np.float32),
@@ -75,7 +77,7 @@ class TestTolls:
 
     def mrr(self, tolls):
         scores = self.QUESTIONS @ self.PHOTOS.T - tolls[""]
-        return calibration._mrr(scores, np.arange(3), np.arange(3))
+        return cm_mrr(scores, np.arange(3))
 
     def near(self, sharpness):
         return {"": nearness(self.PHOTOS, self.QUESTIONS, self.EVEN, sharpness)}
@@ -95,8 +97,9 @@ class TestTolls:
         assert toll == FREE
         assert not paid[""].any()
 
-    def test_the_calibration_scores_cm_as_it_will_be_served(self, monkeypatch):
-        pair, photos = random_pair({"en": vocabulary("en")}), axes(12)
+    def test_scores_and_floors_are_those_of_a_collection_that_pays(self, monkeypatch):
+        pair = random_pair({language: vocabulary(language) for language in ("en", "zh")})
+        photos = axes(12, languages=("en", "zh"))
         dear = Toll(5.0, 20.0, 0.0)
         monkeypatch.setattr(
             calibration,
@@ -106,11 +109,22 @@ class TestTolls:
         found = calibrate(pair, BANK, photos)
         assert found.tolls == {"image": dear, "caption": dear}
         images, told = project(pair, photos), photos.captions["en"]
+        asked = encode(pair, told, "en")
         paid = dear.at(nearness(images, BANK.visual, BANK.log_shares, 20.0))
-        scores = encode(pair, told, "en") @ images.T - paid
-        assert found.validation_mrr["en"] == pytest.approx(
-            calibration._mrr(scores, told.photos, np.arange(12)), abs=1e-4
+        assert found.served_mrr["en"] == pytest.approx(
+            cm_mrr(asked @ images.T - paid, told.photos), abs=1e-4
         )
+        # English asks, the first of each photo's two Chinese captions answers, and pays.
+        share, other = found.sentence_share, photos.captions["zh"]
+        question, answer = (
+            caption_vectors(encode(pair, rows, name), rows.sentence.astype(np.float32), share)
+            for name, rows in (("en", told), ("zh", other))
+        )
+        answer = answer[::2]
+        centres = caption_vectors(BANK.visual, BANK.sentence, share)
+        cl = question @ answer.T - dear.at(nearness(answer, centres, BANK.log_shares, 20.0))
+        strangers = told.photos[:, None] != np.arange(12)[None]
+        assert found.cl_floors["en"] == pytest.approx(cl[strangers].mean(), abs=1e-3)
 
 
 class TestNearness:
@@ -160,6 +174,7 @@ class TestBank:
         told = {"en": axes(60).captions["en"], "zh": axes(6).captions["en"], "ja": captions([], [])}
         assert len(bank_of(pair, told, seed=1).visual) == 8
 
-    def test_equal_seeds_give_equal_banks(self, pair):
+    def test_equal_seeds_give_equal_banks(self, pair, monkeypatch):
+        monkeypatch.setattr(banks, "CENTRES", 6)
         one, again = (bank_of(pair, axes(6).captions, seed=1) for _ in range(2))
         np.testing.assert_array_equal(one.visual, again.visual)

@@ -32,8 +32,8 @@ CAPTIONS = (  # numbered from 1
 )
 
 
-def build(pictures=PICTURES, captions=CAPTIONS) -> SearchEngine:
-    eyes, words = FakeImageEncoder(), FakeTextEncoder()
+def build(pictures=PICTURES, captions=CAPTIONS, toll=0.0) -> SearchEngine:
+    eyes, words = FakeImageEncoder(toll=toll), FakeTextEncoder(toll=toll)
     vectors = {
         name: eyes.project(eyes.features([colour_picture(*colours)]))[0]
         for name, colours in pictures.items()
@@ -149,6 +149,36 @@ def test_words_that_cancel_the_picture_are_survived():
     # "zyzzyva" is a zero vector; with all the weight on it the sum has no direction.
     query = Query("zyzzyva", like="blue", image_weight=0.0, mode="cm")
     assert {hit.score for hit in build().search(query).hits} == {0.0}
+
+
+class TestTolls:
+    """Red pictures and captions pay a half, those that are partly red their part of it."""
+
+    engine = build(toll=0.5)
+
+    def test_words_find_pictures_by_cosine_less_the_toll(self):
+        assert found(self.engine.search(Query("red", mode="cm"))) == pytest.approx(
+            {"red": 1 - 0.5, "red-blue": 0.5 / sqrt(2), "blue": 0, "white": 0}
+        )
+
+    def test_and_captions_too(self):
+        # "a red car" and 一只红色的猫 are half about red: each pays .5 / sqrt(2).
+        result = self.engine.search(Query("red cat", mode="cl"))
+        paid = 0.5 / sqrt(2)
+        assert found(result) == pytest.approx({"white": 1 - paid, "red": 1 / 2 - paid})
+
+    @pytest.mark.parametrize("query", [Query(like="red"), Query(image=colour_picture("red"))])
+    def test_likeness_is_free(self, query):
+        result = self.engine.search(query)
+        assert found(result) == pytest.approx(
+            {"red": 1, "red-blue": 1 / sqrt(2), "blue": 0, "white": 0}
+        )
+
+    def test_words_with_a_picture_let_pay_for_the_words(self):
+        result = self.engine.search(Query("red", like="blue", mode="cm"))
+        # (red + blue) / sqrt(2) is the question, and half of it, sqrt(2) / 2, asks for tolls.
+        assert found(result)["red"] == pytest.approx((1 - 0.5) / sqrt(2))
+        assert found(result)["blue"] == pytest.approx(1 / sqrt(2))
 
 
 def test_filters_restrict_what_is_found():

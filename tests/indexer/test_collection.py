@@ -100,6 +100,12 @@ def test_without_a_model_the_one_the_index_names_is_loaded(where, fake_model, mo
     assert asked == ["fake", "fake", None]
 
 
+def test_vectors_of_another_width_are_refused_whatever_the_digest_says(where, fake_model):
+    fake_model.image.dimension -= 1  # as they were before there were tolls
+    with pytest.raises(ModelMismatch, match="photos are not opened again"):
+        Collection.open(where, fake_model)
+
+
 def test_the_manifest_tells_people_what_the_catalog_knows(where):
     manifest = json.loads((where / "manifest.json").read_text())
     assert manifest["schema"] == SCHEMA

@@ -138,7 +138,7 @@ def test_the_card_says_what_the_model_is_and_how_it_was_made(
     assert card["training"]["photos"] == 30
     assert card["training"]["captions"] == {"en": 30, "ja": 30}
     assert "CC0" in card["licence"]
-    assert set(card["validation_mrr"]) == set(card["clm_weights"]) == {"en", "ja"}
+    assert set(card["served_mrr"]) == set(card["clm_weights"]) == {"en", "ja"}
     model = models.load("carded")
     assert model.digest == card["digest"]
     assert model.image.digest == card["backbone_digest"]
