@@ -121,10 +121,10 @@ class Collection:
         made, this = self.identity, Identity.of(self.model)
         if not made.same_vectors(this):
             work = "photos are not opened again" if made.same_eyes(this) else "every photo is read"
+            other = "" if made.model == this.model else f" or search with --model {made.model}"
             raise ModelMismatch(
                 f"{self.path} was built with {made}, this is {this}; run "
-                f"`capsearch index --model {this.model} --rebuild` ({work}) "
-                f"or search with --model {made.model}"
+                f"`capsearch index --model {this.model} --rebuild` ({work}){other}"
             )
 
     def engine(self) -> SearchEngine:
