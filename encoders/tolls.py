@@ -58,16 +58,18 @@ class Toll:
     """How dearly nearness to questions is paid for; validation chose the numbers.
 
     `sharpness` is how much more the nearest questions count than the others, `usual` the
-    nearness that costs nothing: most pay or get a few hundredths.
+    nearness that costs nothing: most pay or get a few hundredths. Nothing counts as further
+    away than `least`: a picture of a kind that nobody asks for shall not be paid for that.
     """
 
     share: float
     sharpness: float
     usual: float
+    least: float = -1.0
 
     def at(self, near: NDArray[np.float32]) -> NDArray[np.float32]:
         """(N,) what is paid at such a nearness."""
-        return np.asarray(self.share * (near - self.usual), np.float32)
+        return np.asarray(self.share * (np.maximum(near, self.least) - self.usual), np.float32)
 
 
 FREE = Toll(share=0.0, sharpness=1.0, usual=0.0)

@@ -88,7 +88,14 @@ class TestTolls:
         assert self.mrr(paid) == 1
         assert toll.share > 0
         np.testing.assert_allclose(paid[""], toll.at(self.near(toll.sharpness)[""]))
-        assert abs(paid[""].mean()) < 1e-4  # most of it is given back
+        near = self.near(toll.sharpness)[""]
+        assert toll.usual == pytest.approx(near.mean(), abs=1e-4)
+        assert toll.least == pytest.approx(np.quantile(near, 0.1), abs=1e-4)
+
+    def test_what_lies_far_from_every_question_gets_no_more_than_the_least(self):
+        toll = Toll(share=0.5, sharpness=20.0, usual=0.3, least=0.2)
+        paid = toll.at(np.array([0.4, 0.3, 0.2, 0.1, -0.5], np.float32))
+        np.testing.assert_allclose(paid, [0.05, 0.0, -0.05, -0.05, -0.05], atol=1e-6)
 
     def test_nobody_pays_for_a_gain_that_may_be_chance(self):
         toll, paid = calibration._best_toll(
