@@ -62,10 +62,10 @@ class _Collection:
     sides: Mapping[str, _Side]
     share: float = 0.0
 
-    def cm(self, tolls: Paid) -> Mapping[str, float]:
-        """CM MRR by language if the photos paid `tolls`."""
+    def cm(self) -> Mapping[str, float]:
+        """CM MRR by language."""
         return {
-            language: cm_mrr(side.visual @ self.images.T - tolls, side.captions.photos)
+            language: cm_mrr(side.visual @ self.images.T - self.tolls, side.captions.photos)
             for language, side in self.sides.items()
         }
 
@@ -111,7 +111,7 @@ def calibrate(pair: Pair, bank: Bank, validation: TrainingSet) -> Calibration:
     there = _collect(pair, validation)
     image, paid = _best_toll(
         lambda sharpness: {"": nearness(there.images, bank.visual, bank.log_shares, sharpness)},
-        lambda tolls: float(np.mean(list(there.cm(tolls[""]).values()) or [0.0])),
+        lambda tolls: float(np.mean(list(replace(there, tolls=tolls[""]).cm().values()) or [0.0])),
     )
     there = replace(there, tolls=paid[""])
     share = max(SHARES, key=lambda share: replace(there, share=share).cl())
@@ -136,7 +136,7 @@ def calibrate(pair: Pair, bank: Bank, validation: TrainingSet) -> Calibration:
         trials = list(there.trials(only=language))
         weights[language] = best_weight(trials) if trials else DEFAULT_WEIGHT
         floors[language] = round(_floor(trials), 4)
-    scores = {name: round(mrr, 4) for name, mrr in there.cm(there.tolls).items()}
+    scores = {name: round(mrr, 4) for name, mrr in there.cm().items()}
     return Calibration(share, weights, floors, {"image": image, "caption": caption}, scores)
 
 

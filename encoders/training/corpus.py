@@ -54,6 +54,13 @@ class LanguageCaptions:
     words: Sequence[torch.Tensor] = field(repr=False)  # C tensors
     sentence: Vectors = field(repr=False)  # (C, S) float16 to halve the memory
 
+    def some(self, count: int, random: np.random.Generator) -> LanguageCaptions:
+        """At most `count` of them, drawn at random."""
+        rows = random.permutation(len(self.photos))[:count]
+        return LanguageCaptions(
+            self.photos[rows], [self.words[row] for row in rows], self.sentence[rows]
+        )
+
     def by_photo(self, count: int) -> list[NDArray[np.int64]]:
         """For each of `count` photos the rows of its captions."""
         order = np.argsort(self.photos, kind="stable")

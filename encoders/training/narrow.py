@@ -1,4 +1,4 @@
-"""A narrower hidden layer for text encoders that learn on: half the bytes of every query.
+"""A narrower hidden layer for text encoders that learn on: fewer bytes to read for a query.
 
 A sentence is encoded as fast as the weights can be read. Of the hidden units those stay that
 between them say most of what all say, and the output is fitted anew to what it was.
@@ -11,16 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from capsearch.encoders.training.corpus import LanguageCaptions
 from capsearch.encoders.training.network import TextNetwork, WordsBranch
-from capsearch.encoders.training.pair import batch_of
+from capsearch.encoders.training.pair import encode_with
 from capsearch.engine.errors import TrainingProblem
 
 CAPTIONS_EACH = 10_000  # of a language: enough to fit some thousand columns to
-AT_ONCE = 512
 _RIDGE = 1e-4  # of each unit's own energy
 
 
@@ -38,13 +36,11 @@ def narrowed(
     sizes = {name: _branch(text, name).words.num_embeddings - 1 for name in text.branches}
     config = replace(text.config, hidden=hidden)
     narrow = TextNetwork(sizes, text.out.out_features, config)
-    cut = {"sentence.weight", *(f"branches.{name}.mix.{part}" for name in sizes for part in _MIX)}
+    mixing = [f"branches.{name}.mix.{part}" for name in sizes for part in ("weight", "bias")]
+    cut = {"sentence.weight", *mixing}
     state = {name: one[kept] if name in cut else one for name, one in text.state_dict().items()}
     narrow.load_state_dict({**state, "out.weight": weight, "out.bias": bias})
     return narrow.eval()
-
-
-_MIX = ("weight", "bias")
 
 
 def _branch(text: TextNetwork, language: str) -> WordsBranch:
@@ -59,19 +55,14 @@ def _observed(
     """(N, H) hidden units on some captions, and (N, D) what the encoders make of them."""
     random = np.random.default_rng(seed)
     units: list[Tensor] = []
-    said: list[Tensor] = []
     seen = text.out.register_forward_pre_hook(lambda _, given: units.append(given[0]))
-    text.eval()
-    with torch.no_grad():
-        for language, told in captions.items():
-            rows = random.permutation(len(told.photos))[:CAPTIONS_EACH]
-            said += [text(batch_of(told, part), language) for part in _parts(rows)]
+    said = [
+        encode_with(text, told.some(CAPTIONS_EACH, random), language)
+        for language, told in captions.items()
+        if len(told.photos)
+    ]
     seen.remove()
-    return torch.cat(units), torch.cat(said)
-
-
-def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [rows[at : at + AT_ONCE] for at in range(0, len(rows), AT_ONCE)]
+    return torch.cat(units), torch.from_numpy(np.concatenate(said))
 
 
 def _telling(units: Tensor, out: Tensor, count: int) -> Tensor:
