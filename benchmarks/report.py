@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsearch.benchmarks.retrieval import Run
+from capsearch.benchmarks.retrieval import ResultRow
 from capsearch.benchmarks.timing import Measurement
 from capsearch.engine.errors import DataProblem, MissingExtra
 from capsearch.engine.metrics import METRICS, Figure
@@ -31,7 +31,7 @@ COLOURS = {"cm": "#4c78a8", "cl": "#f58518", "clm": "#54a24b"}
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def print_tables(runs: Sequence[Run], console: Console) -> None:
+def print_tables(runs: Sequence[ResultRow], console: Console) -> None:
     """One table a split, then the paper's where it can be compared."""
     for split in dict.fromkeys(run.split for run in runs):
         console.print(split_table(split, [run for run in runs if run.split == split]))
@@ -40,7 +40,7 @@ def print_tables(runs: Sequence[Run], console: Console) -> None:
         console.print(paper_table(ours))
 
 
-def split_table(split: str, runs: Sequence[Run]) -> Table:
+def split_table(split: str, runs: Sequence[ResultRow]) -> Table:
     """All figures of a split; MRR with its 95 % interval."""
     from rich.table import Table
 
@@ -54,7 +54,7 @@ def split_table(split: str, runs: Sequence[Run]) -> Table:
     return table
 
 
-def paper_row(runs: Sequence[Run]) -> tuple[Run, Run, Run] | None:
+def paper_row(runs: Sequence[ResultRow]) -> tuple[ResultRow, ResultRow, ResultRow] | None:
     """Our CL, CM and CLM where the paper has its own; None when not measured on as many photos."""
     found = {
         run.mode: run
@@ -67,7 +67,7 @@ def paper_row(runs: Sequence[Run]) -> tuple[Run, Run, Run] | None:
     return found["cl"], found["cm"], found["clm"]
 
 
-def paper_table(ours: tuple[Run, Run, Run]) -> Table:
+def paper_table(ours: tuple[ResultRow, ResultRow, ResultRow]) -> Table:
     """The paper's table X with our row, and what is not the same."""
     from rich.table import Table
 
@@ -114,7 +114,7 @@ def check_plot(path: Path) -> None:
         raise MissingExtra("a plot", "bench")
 
 
-def save_plot(runs: Sequence[Run], path: Path) -> None:
+def save_plot(runs: Sequence[ResultRow], path: Path) -> None:
     """Text-to-image MRR as bars with 95 % intervals, one panel a split; see `check_plot`."""
     check_plot(path)
     from matplotlib.figure import Figure as Canvas
@@ -127,7 +127,7 @@ def save_plot(runs: Sequence[Run], path: Path) -> None:
     canvas.savefig(path, dpi=150)
 
 
-def _draw(axes: Axes, split: str, runs: Sequence[Run]) -> None:
+def _draw(axes: Axes, split: str, runs: Sequence[ResultRow]) -> None:
     figures = [run.figures["mrr"] for run in runs]
     values = [figure.value for figure in figures]
     axes.bar(
@@ -151,11 +151,11 @@ def _error_bars(figures: Sequence[Figure]) -> list[list[float]]:
     ]
 
 
-def _label(run: Run) -> str:
+def _label(run: ResultRow) -> str:
     return f"{run.query_lang} {run.mode}" + (f" {run.caption_lang}" if run.caption_lang else "")
 
 
-def _cells(run: Run) -> tuple[str, ...]:
+def _cells(run: ResultRow) -> tuple[str, ...]:
     mrr = run.figures["mrr"]
     recalls = [_short(run.figures[name].value) for name in METRICS if name in ("r1", "r5", "r10")]
     return (
@@ -178,7 +178,7 @@ def _short(value: float) -> str:
     return text[1:] if text.startswith("0") else text
 
 
-def _paper_note(ours: tuple[Run, Run, Run]) -> str:
+def _paper_note(ours: tuple[ResultRow, ResultRow, ResultRow]) -> str:
     cl, cm, _ = ours
     return (
         f"The paper searches 1,000 photos in every mode. Here CM searches {cm.collection:,}, "

@@ -1,7 +1,7 @@
 """Retrieval quality: CM, CL and CLM in both directions, scored by the product's own code.
 
 t2i: a sentence looks for its photo. i2t: a photo looks for any of its sentences, with the
-same scores read the other way: by its picture (CM), by its description in another language
+same scores read the other way: by its image (CM), by its description in another language
 (CL), or by both (CLM).
 
 CM searches all photos of the split. CL and CLM search the photos that have a description in
@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from capsearch.benchmarks.protocols import Protocol, protocol_of
+from capsearch.benchmarks.query_selection import Protocol, protocol_of
+from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
 from capsearch.encoders.models import Model
-from capsearch.encoders.training.data import CaptionData
-from capsearch.encoders.training.features import FeatureCache, Report, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import (
     Figure,
@@ -31,7 +31,6 @@ from capsearch.engine.metrics import (
 )
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import EncodedText, Mode, Vectors
-from capsearch.indexer.decode import pixels
 
 Direction = Literal["t2i", "i2t"]
 DIRECTIONS: tuple[Direction, ...] = ("t2i", "i2t")
@@ -39,18 +38,18 @@ TEXT_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RetrievalOptions:
     """How to measure. `weight` None takes the model's CLM weight of the query language."""
 
     weight: float | None = None
     all_descriptions: bool = False  # CL by the best of all captions, not the first alone
 
 
-DEFAULTS = Options()
+DEFAULTS = RetrievalOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ResultRow:
     """One row of the table: what was searched how, and the figures."""
 
     split: str
@@ -79,25 +78,25 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentences:
+class EncodedCaptions:
     """Encoded sentences and the row of the photo each belongs to, in the photos' order."""
 
     visual: Vectors  # (M, D)
     caption: Vectors  # (M, C)
-    offered: Vectors  # (M, C) as descriptions
+    as_documents: Vectors  # (M, C) as descriptions
     owner: Labels  # (M,)
 
-    def at(self, rows: Labels) -> Sentences:
+    def at(self, rows: Labels) -> EncodedCaptions:
         """The sentences in these rows only."""
-        return Sentences(
-            self.visual[rows], self.caption[rows], self.offered[rows], self.owner[rows]
+        return EncodedCaptions(
+            self.visual[rows], self.caption[rows], self.as_documents[rows], self.owner[rows]
         )
 
-    def of(self, photos: Labels) -> Sentences:
+    def of(self, photos: Labels) -> EncodedCaptions:
         """The sentences of these photos only."""
         return self.at(np.flatnonzero(np.isin(self.owner, photos)))
 
-    def first_each(self) -> Sentences:
+    def first_each(self) -> EncodedCaptions:
         """The first sentence of each photo."""
         return self.at(np.unique(self.owner, return_index=True)[1])
 
@@ -108,8 +107,8 @@ class EncodedSplit:
 
     name: str
     images: Vectors  # (N, D)
-    queries: Mapping[str, Sentences]
-    descriptions: Mapping[str, Sentences]
+    queries: Mapping[str, EncodedCaptions]
+    descriptions: Mapping[str, EncodedCaptions]
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -119,18 +118,18 @@ class EncodedSplit:
 
 def encode_split(
     model: Model,
-    data: CaptionData,
+    data: CaptionDataset,
     cache: FeatureCache | None = None,
     report: Report | None = None,
     unknown_words_only: bool = False,
 ) -> EncodedSplit:
     """One split's photos and sentences through the model.
 
-    Photos without a readable picture are left out, and so are languages the model does not
+    Photos without a readable image are left out, and so are languages the model does not
     read; DataProblem if nothing is left. `unknown_words_only` asks only with sentences that
     have a word outside the model's vocabulary.
     """
-    kept, features = load_features(model.image, data, cache, pixels, report)
+    kept, features = load_features(model.image, data, cache, report)
     (name,) = data.splits
     languages = tuple(one for one in kept.languages if one in model.text.languages)
     if not languages:
@@ -152,18 +151,22 @@ def encode_split(
     )
 
 
-def evaluate(model: Model, split: EncodedSplit, options: Options = DEFAULTS) -> tuple[Run, ...]:
+def evaluate(
+    model: Model, split: EncodedSplit, options: RetrievalOptions = DEFAULTS
+) -> tuple[ResultRow, ...]:
     """Every query language in every mode against every other language, both directions."""
     return tuple(
         run for language in split.languages for run in _runs(model, split, language, options)
     )
 
 
-def _runs(model: Model, split: EncodedSplit, language: str, options: Options) -> Iterator[Run]:
+def _runs(
+    model: Model, split: EncodedSplit, language: str, options: RetrievalOptions
+) -> Iterator[ResultRow]:
     queries = split.queries[language]
     everything = np.arange(len(split.images))
     yield from _both_ways(
-        Run(split.name, language, "cm", None, "t2i", 0, 0, {}),
+        ResultRow(split.name, language, "cm", None, "t2i", 0, 0, {}),
         queries.visual @ split.images.T,  # (Q, D) x (D, N) -> (Q, N)
         queries.owner,
         everything,
@@ -172,14 +175,16 @@ def _runs(model: Model, split: EncodedSplit, language: str, options: Options) ->
     for other in split.descriptions:
         trial = None if other == language else _trial(split, language, other, options)
         if trial is not None:
-            run = Run(split.name, language, "cl", other, "t2i", 0, 0, {})
+            run = ResultRow(split.name, language, "cl", other, "t2i", 0, 0, {})
             yield from _both_ways(run, trial.cl, trial.queries, trial.items)
             yield from _both_ways(
                 replace(run, mode="clm"), trial.fused(weight), trial.queries, trial.items
             )
 
 
-def _trial(split: EncodedSplit, language: str, other: str, options: Options) -> Trial | None:
+def _trial(
+    split: EncodedSplit, language: str, other: str, options: RetrievalOptions
+) -> Trial | None:
     """CL and CM scores over the photos described in `other`; None where no query has one."""
     descriptions = split.descriptions[other]
     if not options.all_descriptions:
@@ -189,7 +194,7 @@ def _trial(split: EncodedSplit, language: str, other: str, options: Options) -> 
     if not len(queries.owner):
         return None
     return Trial(
-        cl=_best_of_each(queries.caption @ descriptions.offered.T, descriptions.owner),
+        cl=_best_of_each(queries.caption @ descriptions.as_documents.T, descriptions.owner),
         cm=queries.visual @ split.images[photos].T,
         queries=queries.owner,
         items=photos,
@@ -202,7 +207,9 @@ def _best_of_each(scores: Scores, owner: Labels) -> Scores:
     return np.maximum.reduceat(scores, starts, axis=1)
 
 
-def _both_ways(run: Run, scores: Scores, queries: Labels, items: Labels) -> Iterator[Run]:
+def _both_ways(
+    run: ResultRow, scores: Scores, queries: Labels, items: Labels
+) -> Iterator[ResultRow]:
     """The run read as sentences looking for photos and as photos looking for sentences."""
     answered = np.isin(items, queries)  # only photos with a sentence can look for one
     ways: Sequence[tuple[Direction, Scores, Labels, Labels]] = (
@@ -219,24 +226,28 @@ def _both_ways(run: Run, scores: Scores, queries: Labels, items: Labels) -> Iter
         )
 
 
-def _sentences(encoder: TextEncoder, data: CaptionData, language: str) -> Sentences:
+def _sentences(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
     """Every caption in a language."""
     found = _told(data, language)
     encoded = _encode(encoder, [text for _, text in found], language)
     owner = np.array([row for row, _ in found], np.int64)
-    return Sentences(encoded.visual, encoded.caption, encoder.offered(encoded.caption), owner)
+    return EncodedCaptions(
+        encoded.visual, encoded.caption, encoder.as_documents(encoded.caption), owner
+    )
 
 
-def _told(data: CaptionData, language: str) -> list[tuple[int, str]]:
+def _told(data: CaptionDataset, language: str) -> list[tuple[int, str]]:
     """(row of the photo, text) of every caption in a language."""
     return [
         (row, caption.text)
-        for row, photo in enumerate(data.photos)
+        for row, photo in enumerate(data.images)
         for caption in photo.captions.get(language, ())
     ]
 
 
-def _with_unknown(encoder: TextEncoder, data: CaptionData, language: str, rows: Labels) -> Labels:
+def _with_unknown(
+    encoder: TextEncoder, data: CaptionDataset, language: str, rows: Labels
+) -> Labels:
     """Those of the rows of `_sentences` that have a word the vocabulary lacks."""
     told = _told(data, language)
     return np.array(
@@ -244,11 +255,11 @@ def _with_unknown(encoder: TextEncoder, data: CaptionData, language: str, rows: 
     )
 
 
-def _query_rows(data: CaptionData, language: str, protocol: Protocol) -> Labels:
+def _query_rows(data: CaptionDataset, language: str, protocol: Protocol) -> Labels:
     """Which of `_sentences` the protocol asks with."""
     asked = [
         caption in protocol(photo, language)
-        for photo in data.photos
+        for photo in data.images
         for caption in photo.captions.get(language, ())
     ]
     return np.flatnonzero(asked)

@@ -14,18 +14,21 @@ from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from capsearch.benchmarks import made_up
+from capsearch.benchmarks import synthetic
 from capsearch.benchmarks.timing import Measurement, latency, rate, rounds, timed
 from capsearch.encoders import models
+from capsearch.encoders.preprocess import decode
 from capsearch.engine.errors import CapsearchError
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Pixels, Vectors
-from capsearch.indexer.decode import decode
-from capsearch.indexer.vectors import FaissIndex
+from capsearch.indexer.embedded.vector_index import FaissIndex
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 CAPSEARCH = "from capsearch.ui.cli import run; run()"
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
@@ -51,12 +54,12 @@ def measure_command(settings: Settings) -> Iterator[Measurement]:
         actions = {"python -c pass": partial(_run, [*python, "pass"])}
         if find_spec("torch") is not None:
             actions["python -c 'import torch'"] = partial(_run, [*python, "import torch"])
-        for language in made_up.WORDS:
+        for language in synthetic.WORDS:
             query = [
                 *python,
                 CAPSEARCH,
                 "query",
-                made_up.sentences(language)[0],
+                synthetic.sentences(language)[0],
                 "--index",
                 str(index),
             ]
@@ -95,8 +98,8 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
     A sentence passes every weight once, so reading as many bytes is the least it can take.
     """
     memory = np.ones(READ_MB << 18, np.float32)
-    for language in (one for one in made_up.WORDS if one in encoder.languages):
-        texts = made_up.sentences(language)
+    for language in (one for one in synthetic.WORDS if one in encoder.languages):
+        texts = synthetic.sentences(language)
         warm, fresh = texts[:16], texts[16:]
         for text in warm:
             encoder.encode([text], language)
@@ -109,7 +112,7 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
         yield rate("text", f"batches of {len(texts)}, {language}", [len(texts)] * repeats, batch)
 
 
-class Eyes(Protocol):
+class EncodesImages(Protocol):
     """A backbone, alone or with its projection."""
 
     @property
@@ -117,9 +120,8 @@ class Eyes(Protocol):
         """What the table calls it."""
         ...
 
-    @property
-    def input_size(self) -> int:
-        """The side of the squares it wants."""
+    def preprocess(self, image: Image) -> Pixels:
+        """An opened image as the pixels it wants."""
         ...
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
@@ -128,12 +130,12 @@ class Eyes(Protocol):
 
 
 def measure_images(settings: Settings) -> Iterator[Measurement]:
-    """Pictures a second with decoding: every built-in backbone, or that of the model named."""
-    for eyes in _eyes(settings.model):
-        yield from time_images(eyes, made_up.pictures(BATCH), settings.repeats)
+    """ImageStore a second with decoding: every built-in backbone, or that of the model named."""
+    for encoder in _image_encoders(settings.model):
+        yield from time_images(encoder, synthetic.images(BATCH), settings.repeats)
 
 
-def _eyes(model: str | None) -> Iterator[Eyes]:
+def _image_encoders(model: str | None) -> Iterator[EncodesImages]:
     if model is not None:
         yield models.load(model).image
         return
@@ -142,18 +144,20 @@ def _eyes(model: str | None) -> Iterator[Eyes]:
             yield models.load_backbone(summary.name)
 
 
-def time_images(eyes: Eyes, pictures: Sequence[bytes], repeats: int) -> Iterator[Measurement]:
+def time_images(
+    encoder: EncodesImages, images: Sequence[bytes], repeats: int
+) -> Iterator[Measurement]:
     """Decoding alone, then decoding and encoding, beside each other."""
     with ThreadPoolExecutor() as pool:
 
         def pixels() -> list[Pixels]:
-            return list(pool.map(lambda one: decode(one, eyes.input_size).pixels, pictures))
+            return list(pool.map(lambda one: decode(one, encoder.preprocess).pixels, images))
 
-        taken = rounds({"decode": pixels, "all": lambda: eyes.features(pixels())}, repeats)
-    counts = [len(pictures)] * repeats
-    decoding = rate("images", f"{eyes.name}: decoding alone", counts, taken["decode"])
+        taken = rounds({"decode": pixels, "all": lambda: encoder.features(pixels())}, repeats)
+    counts = [len(images)] * repeats
+    decoding = rate("images", f"{encoder.name}: decoding alone", counts, taken["decode"])
     yield decoding
-    yield rate("images", f"{eyes.name}: decoded and encoded", counts, taken["all"]).against(
+    yield rate("images", f"{encoder.name}: decoded and encoded", counts, taken["all"]).against(
         decoding
     )
 
@@ -162,14 +166,14 @@ def measure_search(settings: Settings) -> Iterator[Measurement]:
     """The ten best of 10,000 and of 100,000 vectors, beside brute force in numpy."""
     dimension = models.load(settings.model).image.dimension
     for count in SIZES:
-        yield from time_search(made_up.vectors(count, dimension), settings.repeats)
+        yield from time_search(synthetic.vectors(count, dimension), settings.repeats)
 
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
     """The index that `capsearch query` uses beside the plainest exact search there is."""
     rows = np.arange(len(vectors))
     index = FaissIndex(vectors, rows, [f"{row:08d}" for row in rows], rows)
-    queries = cycle(made_up.vectors(repeats + 1, vectors.shape[1], seed=1))
+    queries = cycle(synthetic.vectors(repeats + 1, vectors.shape[1], seed=1))
     actions: dict[str, Callable[[], object]] = {
         "numpy": lambda: brute_force(vectors, next(queries), TOP),
         "index": lambda: index.search(next(queries), TOP),
@@ -188,12 +192,12 @@ def brute_force(vectors: Vectors, query: Vectors, count: int) -> tuple[int, ...]
 
 
 def _small_index(folder: Path, model: str | None) -> Path:
-    pictures, index = folder / "pictures", folder / "index"
-    pictures.mkdir()
-    for number, content in enumerate(made_up.pictures(8)):
-        (pictures / f"{number}.jpg").write_bytes(content)
+    images, index = folder / "images", folder / "index"
+    images.mkdir()
+    for number, content in enumerate(synthetic.images(8)):
+        (images / f"{number}.jpg").write_bytes(content)
     named = ["--model", model] if model else []
-    _run([sys.executable, "-c", CAPSEARCH, "index", str(pictures), "--index", str(index), *named])
+    _run([sys.executable, "-c", CAPSEARCH, "index", str(images), "--index", str(index), *named])
     return index
 
 

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capsearch.encoders.storage import Arrays
-from capsearch.encoders.tolls import Gate
+from capsearch.encoders.hubness import Hubness
+from capsearch.encoders.model_folder import Arrays
 from capsearch.engine.records import Pixels, Vectors
-from capsearch.engine.vectors import offered, unit
+from capsearch.engine.vectors import as_document, unit
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """Pictures to features.
+    """ImageStore to features.
 
     Scaling of pixels and of features is part of the ONNX graph: what comes in is (N, S, S, 3)
     uint8, what goes out is standardised by the training photographs' mean and deviation.
@@ -30,15 +33,21 @@ class Backbone:
     dimension: int
     path: Path
 
+    def preprocess(self, image: Image) -> Pixels:
+        """The whole scene, squashed to the input size."""
+        from capsearch.encoders.preprocess import squash
+
+        return squash(image, self.input_size)
+
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
-        """(N, F) of N pictures squashed to the input size."""
+        """(N, F) of N images squashed to the input size."""
         if not pixels:
             return np.zeros((0, self.dimension), np.float32)
         batch = np.stack(pixels)  # (N, S, S, 3)
         expected = (self.input_size, self.input_size, 3)
         if batch.shape[1:] != expected or batch.dtype != np.uint8:
             raise ValueError(
-                f"pictures must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
+                f"images must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
             )
         (features,) = self._session.run(None, {"pixels": batch})
         return np.asarray(features, np.float32)
@@ -68,7 +77,7 @@ class ProjectedImageEncoder:
     backbone: Backbone
     width: int  # of the shared space
     projection: Path
-    gate: Gate
+    hubness: Hubness
 
     @property
     def name(self) -> str:
@@ -80,10 +89,9 @@ class ProjectedImageEncoder:
         """The backbone's digest."""
         return self.backbone.digest
 
-    @property
-    def input_size(self) -> int:
-        """Side of the square that pictures are squashed to."""
-        return self.backbone.input_size
+    def preprocess(self, image: Image) -> Pixels:
+        """As the backbone wants it."""
+        return self.backbone.preprocess(image)
 
     @property
     def feature_dimension(self) -> int:
@@ -92,7 +100,7 @@ class ProjectedImageEncoder:
 
     @property
     def dimension(self) -> int:
-        """The shared space, and the toll."""
+        """The shared space, and the penalty."""
         return self.width + 1
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
@@ -103,7 +111,7 @@ class ProjectedImageEncoder:
         """(N, F) -> (N, D) for an index: unit vectors and what they pay."""
         w = self._arrays
         vectors = unit(features.astype(np.float32) @ w["image_W"].T + w["image_b"])
-        return offered(vectors, self.gate.tolls(vectors))
+        return as_document(vectors, self.hubness.penalties(vectors))
 
     @cached_property
     def _arrays(self) -> Arrays:

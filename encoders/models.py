@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsearch.encoders import storage
+from capsearch.encoders import model_folder
+from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
 from capsearch.encoders.image import Backbone, ProjectedImageEncoder
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
-from capsearch.encoders.tolls import FREE, Gate, Toll
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.protocols import ImageEncoder, TextEncoder
 
@@ -79,7 +79,7 @@ def load(name: str | None = None) -> Model:
     Cheap: arrays and the ONNX session open on first use. UnknownModel lists what there is.
     """
     folder = find(name or DEFAULT_MODEL, "text")
-    card = storage.read_card(folder)
+    card = model_folder.read_card(folder)
     backbone = load_backbone(str(card["backbone"]))
     words = _words(folder, card)
     return Model(
@@ -89,7 +89,7 @@ def load(name: str | None = None) -> Model:
             backbone=backbone,
             width=int(card["dimension"]),
             projection=folder / "image.safetensors",
-            gate=Gate(_toll(card, "image"), words, lambda bank: bank.visual),
+            hubness=Hubness(_hubness_penalty(card, "image"), words, lambda bank: bank.visual),
         ),
         text=_text_encoder(folder, words, card),
         card=card,
@@ -99,7 +99,7 @@ def load(name: str | None = None) -> Model:
 def load_backbone(name: str) -> Backbone:
     """Open a backbone by name or path."""
     folder = find(name, "backbone")
-    card = storage.read_card(folder)
+    card = model_folder.read_card(folder)
     return Backbone(
         name=str(card["name"]),
         digest=_digest(folder, card),
@@ -113,7 +113,7 @@ def find(name: str, kind: str) -> Path:
     """The folder of a model of a kind, by name or path."""
     for folder in (Path(name), user_models_dir() / name, _BUILT_IN / name):
         if (folder / "model.json").is_file():
-            found = storage.read_card(folder)["kind"]
+            found = model_folder.read_card(folder)["kind"]
             if found != kind:
                 raise UnknownModel(f"{name} is a {found} model, not a {kind} model")
             return folder
@@ -123,20 +123,20 @@ def find(name: str, kind: str) -> Path:
 
 def _digest(folder: Path, card: Mapping[str, Any]) -> str:
     """The stored digest; a model's files are hashed once, when it is written."""
-    return str(card.get("digest") or storage.digest(folder))
+    return str(card.get("digest") or model_folder.digest(folder))
 
 
 def _words(folder: Path, card: Mapping[str, Any]) -> Path:
     """The folder with the text encoders: a model's own, or that of the model it borrows from.
 
-    A backbone of its own may project into another model's space; its tolls and its weights
+    A backbone of its own may project into another model's space; its penalties and its weights
     for CLM are its own, since they depend on how well it sees.
     """
     return find(str(card["text"]), "text") if "text" in card else folder
 
 
 def _text_encoder(folder: Path, words: Path, card: Mapping[str, Any]) -> SharedTextEncoder:
-    share = float(card["sentence_share"])
+    share = float(card["sentence_weight"])
     return SharedTextEncoder(
         name=str(card["name"]),
         digest=_digest(folder, card),
@@ -146,19 +146,19 @@ def _text_encoder(folder: Path, words: Path, card: Mapping[str, Any]) -> SharedT
         folder=words,
         clm_weights=card["clm_weights"],
         cl_floors=card["cl_floors"],
-        sentence_share=share,
-        gate=Gate(
-            _toll(card, "caption"),
+        sentence_weight=share,
+        hubness=Hubness(
+            _hubness_penalty(card, "caption"),
             words,
             lambda bank: caption_vectors(bank.visual, bank.sentence, share),
         ),
     )
 
 
-def _toll(card: Mapping[str, Any], side: str) -> Toll:
-    """What a model's pictures or captions pay; models made before there were tolls have none."""
-    stored = card.get("tolls")
-    return Toll(**stored[side]) if stored else FREE
+def _hubness_penalty(card: Mapping[str, Any], side: str) -> HubnessPenalty:
+    """Of a model's images or captions; models of older versions have none."""
+    stored = card.get("hubness")
+    return HubnessPenalty(**stored[side]) if stored else NO_PENALTY
 
 
 def _folders() -> Iterator[Path]:
@@ -168,7 +168,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _summary(folder: Path) -> ModelSummary:
-    card = storage.read_card(folder)
+    card = model_folder.read_card(folder)
     return ModelSummary(
         name=str(card["name"]),
         kind=str(card["kind"]),

@@ -32,7 +32,7 @@ _TOKENS_AT_ONCE = 2048  # a micro-batch: large enough to fill the matrix product
 _MAX_PIECES = 256  # a longer text is cut: the sum over pieces would drown in it
 _LETTER = re.compile(r"\w", re.UNICODE)
 
-Array = NDArray[Any]  # float32 throughout
+FloatArray = NDArray[Any]  # float32 throughout
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SentenceEncoder:
         return np.load(self.folder / "table.npy", mmap_mode="r")  # type: ignore[no-any-return]
 
     @cached_property
-    def _weights(self) -> Mapping[str, Array]:
+    def _weights(self) -> Mapping[str, FloatArray]:
         from safetensors.numpy import load_file
 
         stored = load_file(self.folder / "weights.safetensors")
@@ -75,7 +75,7 @@ class SentenceEncoder:
             weights[name] = np.concatenate(parts, axis=-1)
         return weights
 
-    def _encode_group(self, group: Sequence[Sequence[int]]) -> Array:
+    def _encode_group(self, group: Sequence[Sequence[int]]) -> FloatArray:
         w = self._weights
         lengths = np.array([len(ids) for ids in group])
         flat = np.fromiter(chain.from_iterable(group), np.int64)
@@ -87,7 +87,7 @@ class SentenceEncoder:
         hidden = _relu(pooled @ w["p1"] + _relu(pooled @ w["d0"]) @ w["d1"])
         return unit(np.tanh(hidden @ w["p3"] + _relu(hidden @ w["d2"]) @ w["d3"]))
 
-    def _features(self, flat: NDArray[np.int64], lengths: NDArray[np.int64]) -> Array:
+    def _features(self, flat: NDArray[np.int64], lengths: NDArray[np.int64]) -> FloatArray:
         """Layer-normed piece embeddings beside their three n-gram stacks, one row a piece."""
         w = self._weights
         embedded = self._table[flat] * w["scale"][flat, None] + w["low"][flat, None]  # (T, 512)
@@ -126,19 +126,21 @@ def _windows(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where((around >= starts) & (around < ends), around, total)
 
 
-def _convolve(x: Array, columns: NDArray[np.int64], weight: Array, bias: Array) -> Array:
+def _convolve(
+    x: FloatArray, columns: NDArray[np.int64], weight: FloatArray, bias: FloatArray
+) -> FloatArray:
     padded = np.concatenate([x, np.zeros((1, x.shape[1]), np.float32)])
     convolved = padded.take(columns, axis=0).reshape(len(x), -1) @ weight
     convolved += bias
     return _relu(convolved)
 
 
-def _relu(x: Array) -> Array:
+def _relu(x: FloatArray) -> FloatArray:
     """Overwrites what it is given."""
     return np.maximum(x, 0.0, out=x)
 
 
-def _layer_norm(x: Array, gain: Array, bias: Array) -> Array:
+def _layer_norm(x: FloatArray, gain: FloatArray, bias: FloatArray) -> FloatArray:
     centred = x - x.mean(axis=1, keepdims=True)
     variance = np.einsum("tc,tc->t", centred, centred) / x.shape[1]
     centred *= 1.0 / np.sqrt(variance + 1e-12)[:, None]

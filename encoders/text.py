@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.languages import detect, simplify
+from capsearch.encoders.model_folder import Arrays
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.storage import Arrays
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
-from capsearch.encoders.tolls import Gate
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import EncodedText, Vectors
-from capsearch.engine.vectors import asked, meaning, offered, unit
+from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
 
 MAX_WORDS = 32  # as in the authors' code: what follows adds little and slows the GRU
 
 AT_ONCE = 256  # sentences whose GRU steps are taken together
 
-Array = NDArray[Any]  # float32 throughout
+FloatArray = NDArray[Any]  # float32 throughout
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LanguageEncoder:
         """A sentence's words outside the vocabulary."""
         return tuple(w for w in self.tokenizer.tokens(text) if w not in self._vocabulary)
 
-    def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> Array:
+    def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
         """(N, H) the words' contribution to the hidden layer before its ReLU."""
         w = self.arrays
         out = np.repeat(w["mix_b"][None], len(sentences), axis=0)
@@ -65,7 +65,7 @@ class LanguageEncoder:
             out[rows] += self._inputs([sentences[row] for row in rows]) @ w["mix_W"].T
         return out
 
-    def _inputs(self, sentences: Sequence[NDArray[np.int64]]) -> Array:
+    def _inputs(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
         """(N, B + E + G) bag of words, mean word vector and pooled GRU; none has no words."""
         w = self.arrays
         bags = [w.rows("bow", np.unique(numbers)).sum(axis=0) for numbers in sentences]
@@ -107,32 +107,34 @@ class LanguageEncoder:
         return Arrays(self.folder / f"{self.language}.safetensors")
 
 
-def _last(states: Array, w: Arrays) -> Array:
+def _last(states: FloatArray, w: Arrays) -> FloatArray:
     """W2VV: what the GRU ends with."""
     return np.asarray(states[-1])
 
 
-def _mean(states: Array, w: Arrays) -> Array:
+def _mean(states: FloatArray, w: Arrays) -> FloatArray:
     """W2VV++: all states alike."""
     return np.asarray(states.mean(axis=0))
 
 
-def _attention(states: Array, w: Arrays) -> Array:
+def _attention(states: FloatArray, w: Arrays) -> FloatArray:
     """Eq. 1 of COCO-CN: states weighted by a softmax over the sentence."""
     relevance = states @ w["attention_W"] + w["attention_b"]  # (T,)
     share = np.exp(relevance - relevance.max())
     return np.asarray((share / share.sum()) @ states)
 
 
-POOLINGS: Mapping[str, Callable[[Array, Arrays], Array]] = {
+POOLINGS: Mapping[str, Callable[[FloatArray, Arrays], FloatArray]] = {
     "last": _last,
     "mean": _mean,
     "attention": _attention,
 }
 
 
-def gru(sentences: Sequence[Array], wx: Array, wh: Array, bx: Array, bh: Array) -> list[Array]:
-    """Each sentence's hidden states (T, G), of a GRU with torch's gate order: reset, update, new.
+def gru(
+    sentences: Sequence[FloatArray], wx: FloatArray, wh: FloatArray, bx: FloatArray, bh: FloatArray
+) -> list[FloatArray]:
+    """Each sentence's hidden states (T, G), of a GRU with torch's hubness order: reset, update, new.
 
     None is empty. All take a step together; the shorter ones have left by then. Rows lie step
     by step, so that what a step reads and writes is one slice.
@@ -162,7 +164,7 @@ def gru(sentences: Sequence[Array], wx: Array, wh: Array, bx: Array, bh: Array) 
     return [found[at] for at in range(len(sentences))]
 
 
-def _sigmoid(x: Array) -> Array:
+def _sigmoid(x: FloatArray) -> FloatArray:
     """Overwrites what it is given."""
     np.negative(x, out=x)
     np.exp(x, out=x)
@@ -182,8 +184,8 @@ class SharedTextEncoder:
     folder: Path  # of what all its languages share
     clm_weights: Mapping[str, float]
     cl_floors: Mapping[str, float]
-    sentence_share: float  # of the sentence encoder's cosine in CL; the rest is the shared space's
-    gate: Gate  # of captions
+    sentence_weight: float  # of the sentence encoder's cosine in CL; the rest is the shared space's
+    hubness: Hubness  # of captions
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -192,12 +194,12 @@ class SharedTextEncoder:
 
     @property
     def dimension(self) -> int:
-        """The shared space, and the toll."""
+        """The shared space, and the penalty."""
         return self.width + 1
 
     @property
     def caption_dimension(self) -> int:
-        """Shared space and sentence space side by side, and the toll."""
+        """Shared space and sentence space side by side, and the penalty."""
         return self.width + self.sentences.dimension + 1
 
     def detect(self, text: str) -> str:
@@ -233,15 +235,15 @@ class SharedTextEncoder:
         sentence = self.sentences.encode(texts)  # (N, S)
         visual = self._visual(sentence, encoder.hidden(numbers))
         mask = np.array(known, np.float32)[:, None]
-        caption = caption_vectors(visual, sentence, self.sentence_share)
-        return EncodedText(asked(visual * mask), asked(caption * mask), known)
+        caption = caption_vectors(visual, sentence, self.sentence_weight)
+        return EncodedText(as_query(visual * mask), as_query(caption * mask), known)
 
-    def offered(self, captions: Vectors) -> Vectors:
+    def as_documents(self, captions: Vectors) -> Vectors:
         """Captions for an index: what they mean, and what they pay; nothing for nothing."""
-        meanings = meaning(captions)
-        return offered(meanings, self.gate.tolls(meanings) * meanings.any(axis=1))
+        meanings = strip_bias(captions)
+        return as_document(meanings, self.hubness.penalties(meanings) * meanings.any(axis=1))
 
-    def _visual(self, sentence: Array, words: Array) -> Vectors:
+    def _visual(self, sentence: FloatArray, words: FloatArray) -> Vectors:
         w = self._arrays
         hidden = np.maximum(sentence @ w["sentence_W"].T + words, 0.0)  # (N, H)
         return unit(hidden @ w["out_W"].T + w["out_b"])

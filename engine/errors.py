@@ -5,11 +5,11 @@ CapsearchError
 ├── UnknownLanguage     a language no installed model reads
 ├── UnknownModel        a model name that is not there, or a folder that is not a model
 ├── MissingExtra        an optional package is needed; the message names the install command
-├── InvalidImage        bytes that are not a picture we can or will open
+├── InvalidImage        bytes that are not an image we can or will open
 ├── InvalidCaptions     a captions file that cannot be read as one
 ├── IndexProblem
 │   ├── IndexMissing    no index at that path
-│   ├── IndexEmpty      an index without pictures
+│   ├── IndexEmpty      an index without images
 │   ├── IndexBusy       another process is writing to it
 │   ├── RootUnavailable a folder to index is not there, or suddenly empty
 │   ├── SchemaTooNew    made by a newer capsearch
@@ -45,7 +45,7 @@ class MissingExtra(CapsearchError):
 
 
 class InvalidImage(CapsearchError):
-    """Bytes that are not a picture we can or will open."""
+    """Bytes that are not an image we can or will open."""
 
 
 class InvalidCaptions(CapsearchError):
@@ -61,7 +61,7 @@ class IndexMissing(IndexProblem):
 
 
 class IndexEmpty(IndexProblem):
-    """An index without pictures."""
+    """An index without images."""
 
 
 class IndexBusy(IndexProblem):

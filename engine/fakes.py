@@ -1,8 +1,8 @@
 """Toy encoders and stores for tests: no weights, no disk, yet searches that mean something.
 
-A picture is the share of its pixels nearest to each of eight colours; a sentence is the
+An image is the share of its pixels nearest to each of eight colours; a sentence is the
 colours and things it names in English, Chinese or Japanese. So "a red car" finds the red
-picture, "红色的车" and "赤い車" find it too, and a test can do the arithmetic by hand.
+image, "红色的车" and "赤い車" find it too, and a test can do the arithmetic by hand.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from capsearch.engine.records import (
     Tag,
     Vectors,
 )
-from capsearch.engine.vectors import asked, meaning, offered, unit
+from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
 
 COLOURS: Mapping[str, tuple[int, int, int]] = {
     "red": (255, 0, 0),
@@ -39,6 +40,7 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
     "purple": (128, 0, 160),
     "orange": (255, 140, 0),
 }
+_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR; this folder does without Pillow
 _RED = 0  # the first colour, and the first concept
 # The word for each concept in (en, zh, ja). The first eight are the colours, in order.
 CONCEPTS: tuple[tuple[str, str, str], ...] = (
@@ -66,15 +68,14 @@ class FakeImageEncoder:
     """Colour shares as features; the projection keeps the colours and turns them by `turn`.
 
     Two encoders of one `backbone` but different `turn` stand for the same eyes with another
-    projection. `embedded` counts the pictures that went through, `batches` their groups.
+    projection. `embedded` counts the images that went through, `batches` their groups.
     """
 
     backbone: str = "toy"
     turn: int = 0
-    toll: float = 0.0  # what a wholly red picture pays
+    penalty: float = 0.0  # what a wholly red image pays
     embedded: int = 0
     batches: list[int] = field(default_factory=list)
-    input_size: int = 16
     feature_dimension: int = len(COLOURS) + 1
     dimension: int = len(COLOURS) + 1
 
@@ -88,6 +89,10 @@ class FakeImageEncoder:
         """Stands for the weights: equal names, equal eyes."""
         return f"digest-of-{self.backbone}"
 
+    def preprocess(self, image: Any) -> Pixels:
+        """16 x 16 pixels of an opened image (PIL)."""
+        return np.asarray(image.convert("RGB").resize((16, 16), _BILINEAR))
+
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, 9): shares of the eight colours, then the mean brightness."""
         self.embedded += len(pixels)
@@ -95,9 +100,9 @@ class FakeImageEncoder:
         return np.stack([_colour_shares(one) for one in pixels])
 
     def project(self, features: Vectors) -> Vectors:
-        """(N, 9) -> (N, 8) and a toll."""
+        """(N, 9) -> (N, 8) and a penalty."""
         colours = unit(np.roll(features[:, : len(COLOURS)], self.turn, axis=1))
-        return offered(colours, self.toll * colours[:, _RED])
+        return as_document(colours, self.penalty * colours[:, _RED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class FakeTextEncoder:
     turn: int = 0
     weight: float = 0.4
     floor: float = 0.1
-    toll: float = 0.0  # what a caption pays that says nothing but red
+    penalty: float = 0.0  # what a caption pays that says nothing but red
     dimension: int = len(COLOURS) + 1
     caption_dimension: int = len(CONCEPTS) + 1
 
@@ -129,12 +134,12 @@ class FakeTextEncoder:
             counts[row] = _concept_counts(text, language)
         colours = np.roll(counts[:, : len(COLOURS)], self.turn, axis=1)
         known = tuple(bool(row.any()) for row in counts)
-        return EncodedText(asked(unit(colours)), asked(unit(counts)), known)
+        return EncodedText(as_query(unit(colours)), as_query(unit(counts)), known)
 
-    def offered(self, captions: Vectors) -> Vectors:
+    def as_documents(self, captions: Vectors) -> Vectors:
         """Captions pay for the red in them."""
-        concepts = meaning(captions)
-        return offered(concepts, self.toll * concepts[:, _RED])
+        concepts = strip_bias(captions)
+        return as_document(concepts, self.penalty * concepts[:, _RED])
 
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
         """All words of a sentence that names no concept."""
@@ -212,7 +217,7 @@ class FakeCatalog:
         return self.written[item - 1][1]
 
     def select(self, filters: Filters) -> frozenset[str]:
-        """The ids of all pictures that pass."""
+        """The ids of all images that pass."""
         return frozenset(one for one in self.records if self._passes(one, filters))
 
     def _captions_of(self, image_id: str) -> tuple[Caption, ...]:
@@ -230,8 +235,8 @@ class FakeCatalog:
         )
 
 
-def colour_picture(*colours: str, size: int = 16) -> Pixels:
-    """A picture of equal vertical stripes, one for each colour named."""
+def colour_image(*colours: str, size: int = 16) -> Pixels:
+    """An image of equal vertical stripes, one for each colour named."""
     stripes = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (K, 3)
     columns = stripes[np.arange(size) * len(colours) // size]  # (W, 3)
     return np.tile(columns, (size, 1, 1))

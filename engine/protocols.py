@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from capsearch.engine.records import (
     Caption,
@@ -39,8 +39,7 @@ class Tokenizer(Protocol):
 class ImageEncoder(Protocol):
     """A backbone and its projection into the shared space.
 
-    Pictures come in squashed to `input_size` x `input_size` (no crop: the network sees the
-    whole scene). One pass gives the feature that vectors, tags, captions and regions share.
+    One pass gives the feature that vectors, tags, captions and regions share.
     """
 
     @property
@@ -53,9 +52,8 @@ class ImageEncoder(Protocol):
         """Equal digests give comparable arrays."""
         ...
 
-    @property
-    def input_size(self) -> int:
-        """Side of the square a picture is squashed to."""
+    def preprocess(self, image: Any) -> Pixels:
+        """An opened image (PIL) as the pixels this network wants, turned upright."""
         ...
 
     @property
@@ -65,7 +63,7 @@ class ImageEncoder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """D, the width of an image vector: the shared space and the toll."""
+        """D, the width of an image vector: the shared space and the penalty."""
         ...
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
@@ -97,12 +95,12 @@ class TextEncoder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """D, the width of an image vector: the shared space and the toll."""
+        """D, the width of an image vector: the shared space and the penalty."""
         ...
 
     @property
     def caption_dimension(self) -> int:
-        """C, the width of a caption vector, toll included."""
+        """C, the width of a caption vector, penalty included."""
         ...
 
     def detect(self, text: str) -> str:
@@ -113,8 +111,8 @@ class TextEncoder(Protocol):
         """Sentences of one language as questions; UnknownLanguage for one it does not read."""
         ...
 
-    def offered(self, captions: Vectors) -> Vectors:
-        """(N, C) `EncodedText.caption` of sentences that describe pictures, for an index."""
+    def as_documents(self, captions: Vectors) -> Vectors:
+        """(N, C) `EncodedText.caption` of sentences that describe images, for an index."""
         ...
 
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
@@ -126,7 +124,7 @@ class TextEncoder(Protocol):
         ...
 
     def cl_floor(self, language: str) -> float:
-        """What an unrelated caption scores: stands in for CL where a picture has no caption."""
+        """What an unrelated caption scores: stands in for CL where an image has no caption."""
         ...
 
 
@@ -156,7 +154,7 @@ class VectorIndex(Protocol):
 
 
 class Catalog(Protocol):
-    """The truth about pictures, captions and tags."""
+    """The truth about images, captions and tags."""
 
     def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
         """Records by id; unknown ids are left out."""
@@ -175,5 +173,5 @@ class Catalog(Protocol):
         ...
 
     def select(self, filters: Filters) -> frozenset[str]:
-        """The ids of all pictures that pass."""
+        """The ids of all images that pass."""
         ...

@@ -21,7 +21,7 @@ GENERATED = "model:"  # sources that start so were written by a model, all other
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """A sentence about a picture, and where it came from ("sidecar", "iptc", "model:NAME", ...)."""
+    """A sentence about an image, and where it came from ("sidecar", "iptc", "model:NAME", ...)."""
 
     text: str
     language: str
@@ -35,7 +35,7 @@ class Caption:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A label on a picture; people's tags have confidence 1."""
+    """A label on an image; people's tags have confidence 1."""
 
     label: str
     language: str
@@ -45,9 +45,9 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """One picture: a content, wherever its files lie.
+    """One image: a content, wherever its files lie.
 
-    `id` is the hash of the bytes, so a renamed file is the same picture and copies are one
+    `id` is the hash of the bytes, so a renamed file is the same image and copies are one
     record; `path` is the first of `paths` in sorted order.
     """
 
@@ -69,7 +69,7 @@ class ImageRecord:
 class Filters:
     """What a hit must be, besides relevant. The empty filter lets everything through."""
 
-    folders: tuple[str, ...] = ()  # absolute; a picture lies under at least one of them
+    folders: tuple[str, ...] = ()  # absolute; an image lies under at least one of them
     tags: tuple[str, ...] = ()  # carries all of them
     taken_from: date | None = None  # inclusive
     taken_until: date | None = None  # inclusive
@@ -82,11 +82,11 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to look for: words, a picture, or both.
+    """What to look for: words, an image, or both.
 
-    `image` is a decoded picture from outside the index, `like` the id of one inside it.
+    `image` is a decoded image from outside the index, `like` the id of one inside it.
     `weight` is the share of CL in CLM; None takes the model's, tuned on validation for the
-    query's language. `image_weight` is the picture's share when there are words too.
+    query's language. `image_weight` is the image's share when there are words too.
     """
 
     text: str = ""

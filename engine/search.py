@@ -20,7 +20,7 @@ from capsearch.engine.records import (
     SearchResult,
     Vectors,
 )
-from capsearch.engine.vectors import blend, likes_of
+from capsearch.engine.vectors import blend, similarity_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Understood:
 
 @dataclass(frozen=True, slots=True)
 class SearchEngine:
-    """Finds pictures. Holds no state of its own: two engines over one index agree."""
+    """Finds images. Holds no state of its own: two engines over one index agree."""
 
     catalog: Catalog
     images: VectorIndex
@@ -49,7 +49,7 @@ class SearchEngine:
     def search(self, query: Query) -> SearchResult:
         """The page of hits that `query` asks for.
 
-        Raises InvalidQuery for a query with neither words nor picture, a mode it cannot
+        Raises InvalidQuery for a query with neither words nor image, a mode it cannot
         have, or numbers out of range; UnknownLanguage for a language no model reads.
         """
         _check(query)
@@ -79,18 +79,18 @@ class SearchEngine:
         )
 
     def _understand(self, query: Query) -> _Understood:
-        picture = self._picture(query)
+        image = self._image(query)
         if not query.text.strip():
-            assert picture is not None  # _check saw to it
-            return _Understood(picture, None, None, "cm", 0.0, 0.0, ())
+            assert image is not None  # _check saw to it
+            return _Understood(image, None, None, "cm", 0.0, 0.0, ())
         language = query.language or self.text_encoder.detect(query.text)
         if language not in self.text_encoder.languages:
             known = ", ".join(self.text_encoder.languages)
             raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
         encoded = self.text_encoder.encode([query.text], language)
         visual = encoded.visual[0]
-        if picture is not None:
-            visual = blend(picture, visual, query.image_weight)
+        if image is not None:
+            visual = blend(image, visual, query.image_weight)
         weight, mode = query.weight, query.mode
         if mode == "clm" and not len(self.captions):
             mode = "cm"  # nothing to fuse with: the scores stay those of CM
@@ -108,18 +108,18 @@ class SearchEngine:
         if not encoded.known[0]:
             yield f"the {language} model knows nothing in {query.text!r}; the order means little"
         if query.mode == "cl" and not len(self.captions):
-            yield "no picture here has a caption; use mode cm, or index some captions"
+            yield "no image here has a caption; use mode cm, or index some captions"
 
-    def _picture(self, query: Query) -> Vectors | None:
+    def _image(self, query: Query) -> Vectors | None:
         if query.image is not None:
             vectors = self.image_encoder.project(self.image_encoder.features([query.image]))
-            return likes_of(vectors[0])
+            return similarity_query(vectors[0])
         if query.like is None:
             return None
         vector = self.images.vector(query.like)
         if vector is None:
-            raise InvalidQuery(f"no picture with id {query.like!r} in this index")
-        return likes_of(vector)
+            raise InvalidQuery(f"no image with id {query.like!r} in this index")
+        return similarity_query(vector)
 
     def _rank(
         self, understood: _Understood, count: int, allowed: Collection[str] | None
@@ -152,9 +152,9 @@ class SearchEngine:
 
 def _check(query: Query) -> None:
     if query.image is not None and query.like is not None:
-        raise InvalidQuery("give one picture to compare with, not two")
+        raise InvalidQuery("give one image to compare with, not two")
     if not query.text.strip() and query.image is None and query.like is None:
-        raise InvalidQuery("nothing to search for: give some words or a picture")
+        raise InvalidQuery("nothing to search for: give some words or an image")
     if query.mode not in MODES:
         raise InvalidQuery(f"mode is one of {', '.join(MODES)}, not {query.mode!r}")
     if query.mode == "cl" and not query.text.strip():
@@ -164,7 +164,7 @@ def _check(query: Query) -> None:
     if query.weight is not None and not 0.0 <= query.weight <= 1.0:
         raise InvalidQuery(f"the CLM weight lies between 0 and 1, not {query.weight}")
     if not 0.0 <= query.image_weight <= 1.0:
-        raise InvalidQuery(f"the picture's weight lies between 0 and 1, not {query.image_weight}")
+        raise InvalidQuery(f"the image's weight lies between 0 and 1, not {query.image_weight}")
 
 
 def _side(

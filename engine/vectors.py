@@ -1,9 +1,8 @@
-"""Arithmetic that every side of the search shares.
+"""Vector arithmetic that every side of the search shares.
 
-Vectors in an index, and those they are asked with, have one coordinate more than their space:
-a question ends with 1, a picture or caption with minus its toll, which is what it pays for
-lying near every question (`encoders.tolls`). Their inner product is the cosine less the toll,
-and any store that ranks by inner product ranks by that.
+Vectors have one coordinate more than their space: a query ends with 1, a document (an image or a
+caption in an index) with minus its hubness penalty (`encoders.hubness`). The inner product is then
+the cosine less the penalty, and any store that ranks by inner product ranks by that.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ def unit(vectors: NDArray[Any]) -> Vectors:
     return np.asarray(vectors / np.maximum(norms, 1e-12), np.float32)
 
 
-def asked(meanings: Vectors) -> Vectors:
-    """(N, D) unit vectors -> (N, D + 1) questions. Zero means nothing, and asks nothing."""
-    return np.concatenate([meanings, meanings.any(axis=1, keepdims=True)], axis=1, dtype=np.float32)
+def as_query(vectors: Vectors) -> Vectors:
+    """(N, D) unit vectors -> (N, D + 1) queries; a zero vector stays zero and scores nothing."""
+    return np.concatenate([vectors, vectors.any(axis=1, keepdims=True)], axis=1, dtype=np.float32)
 
 
-def offered(meanings: Vectors, tolls: NDArray[np.float32]) -> Vectors:
-    """(N, D) unit vectors and what each pays -> (N, D + 1) vectors for an index."""
-    return np.concatenate([meanings, -tolls[:, None]], axis=1, dtype=np.float32)
+def as_document(vectors: Vectors, penalties: NDArray[np.float32]) -> Vectors:
+    """(N, D) unit vectors and their (N,) hubness penalties -> (N, D + 1) rows of an index."""
+    return np.concatenate([vectors, -penalties[:, None]], axis=1, dtype=np.float32)
 
 
-def meaning(vectors: Vectors) -> Vectors:
-    """Questions or vectors of an index without their last coordinate."""
+def strip_bias(vectors: Vectors) -> Vectors:
+    """Queries or documents without their last coordinate: (..., D + 1) -> (..., D)."""
     return vectors[..., :-1]
 
 
-def likes_of(picture: Vectors) -> Vectors:
-    """An index's vector (D + 1,) as the question what is like it: by cosine, without tolls."""
-    return np.append(meaning(picture), np.float32(0.0))
+def similarity_query(document: Vectors) -> Vectors:
+    """An image of an index (D + 1,) as a query for similar ones: plain cosine, no penalty."""
+    return np.append(strip_bias(document), np.float32(0.0))
 
 
-def blend(picture: Vectors, words: Vectors, share: float) -> Vectors:
-    """A picture's question and a sentence's (D + 1,) as one of unit length, `share` the picture's.
+def blend(image: Vectors, text: Vectors, image_weight: float) -> Vectors:
+    """An image query and a text query (D + 1,) as one of unit length.
 
-    Tolls count as much as the words do. What cancels out asks nothing.
+    The penalty counts as much as the text does. What cancels out becomes zero.
     """
-    mixed = share * picture + (1.0 - share) * words
-    norm = float(np.linalg.norm(meaning(mixed)))
+    mixed = image_weight * image + (1.0 - image_weight) * text
+    norm = float(np.linalg.norm(strip_bias(mixed)))
     return np.asarray(mixed / norm if norm > 1e-6 else np.zeros_like(mixed), np.float32)

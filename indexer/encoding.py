@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from capsearch.encoders.preprocess import DecodedImage
 from capsearch.engine.records import ImageRecord, Vectors
-from capsearch.indexer.collection import Collection
-from capsearch.indexer.decode import Decoded
-from capsearch.indexer.ledger import Ledger, PendingCaption
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter, PendingCaption
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.prepare import Outcome, Prepared
 
 _FILES_A_BATCH = 512  # known and refused files wait for a commit no longer than this
@@ -19,8 +19,8 @@ _CAPTIONS_A_BATCH = 1024
 class Embedding:
     """Takes prepared files, embeds those that are new, and commits them batch by batch."""
 
-    def __init__(self, collection: Collection, ledger: Ledger, batch_size: int) -> None:
-        self._collection, self._ledger, self._batch_size = collection, ledger, batch_size
+    def __init__(self, collection: Collection, writer: CatalogWriter, batch_size: int) -> None:
+        self._collection, self._ledger, self._batch_size = collection, writer, batch_size
         self._waiting: list[Outcome] = []
         self._new: dict[str, Prepared] = {}
         self.added = self.captions_added = 0
@@ -50,15 +50,15 @@ class Embedding:
         self.added += len(new)
         self._waiting, self._new = [], {}
 
-    def _append(self, pictures: Sequence[Decoded]) -> int:
+    def _append(self, images: Sequence[DecodedImage]) -> int:
         """Features and vectors safely on disk; the row of the first."""
         catalog = self._collection.catalog
         features, vectors = catalog.array("features"), catalog.array("vectors")
         first = features.rows
-        if pictures:
+        if images:
             image = self._collection.model.image
             # Projected from what is stored, so that projecting again later gives the same.
-            stored = image.features([one.pixels for one in pictures]).astype(features.dtype)
+            stored = image.features([one.pixels for one in images]).astype(features.dtype)
             features = features.appended(stored)
             vectors = vectors.appended(image.project(stored.astype(np.float32)))
         self._arrays = {"features": features, "vectors": vectors}
@@ -66,7 +66,7 @@ class Embedding:
 
     def _put_image(self, file: Prepared, slot: int) -> int:
         decoded = file.decoded
-        assert decoded is not None  # only new pictures get here
+        assert decoded is not None  # only new images get here
         record = ImageRecord(
             file.image_id,
             (file.found.path,),
@@ -74,7 +74,7 @@ class Embedding:
             decoded.height,
             file.found.size,
             decoded.format,
-            decoded.taken_at,
+            file.taken_at,
         )
         return self._ledger.put_image(record, slot, file.inside.captions, file.inside.tags)
 
@@ -89,8 +89,8 @@ class Embedding:
 class CaptionEncoding:
     """Gives vectors to captions that have none yet."""
 
-    def __init__(self, collection: Collection, ledger: Ledger) -> None:
-        self._collection, self._ledger = collection, ledger
+    def __init__(self, collection: Collection, writer: CatalogWriter) -> None:
+        self._collection, self._ledger = collection, writer
         self._text = collection.model.text
 
     def waiting(self) -> int:
@@ -122,7 +122,7 @@ class CaptionEncoding:
         for language in sorted({caption.language for caption in batch}):
             mine = [caption for caption in batch if caption.language == language]
             encoded = self._text.encode([caption.text for caption in mine], language)
-            offered = self._text.offered(encoded.caption)
+            offered = self._text.as_documents(encoded.caption)
             triples = zip(mine, offered, encoded.known, strict=True)
             rows |= {caption.id: row for caption, row, known in triples if known}
         return rows

@@ -1,4 +1,4 @@
-"""Bringing an index up to date with folders of pictures: scan, compare, embed, forget."""
+"""Bringing an index up to date with folders of images: scan, compare, embed, forget."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.engine.errors import IndexProblem, RootUnavailable
-from capsearch.indexer import upkeep
-from capsearch.indexer.captions import NamedCaption, read_captions
-from capsearch.indexer.collection import Collection
-from capsearch.indexer.decode import MAX_PIXELS
+from capsearch.indexer.embedded import maintenance
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.encoding import CaptionEncoding, Embedding
-from capsearch.indexer.ledger import KnownFile, Ledger
-from capsearch.indexer.matching import matched
 from capsearch.indexer.prepare import Prepared, prepared, read_sidecars
-from capsearch.indexer.scan import Found, Scan, Skipped, outermost, scan
+from capsearch.indexer.sources.captions import NamedCaption, read_captions
+from capsearch.indexer.sources.matching import matched
+from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped, outermost, scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Progress:
 class IndexSummary:
     """What a run did.
 
-    `added` pictures went through the network; `reused` files hold a picture that was known
+    `added` images went through the network; `reused` files hold an image that was known
     (renamed, copied or restored); `removed` and `unchanged` are files.
     """
 
@@ -122,26 +122,26 @@ class _Run:
     added: int = 0
 
     def all(self, roots: Sequence[Path], named: dict[Path, tuple[NamedCaption, ...]]) -> None:
-        ledger = Ledger(self.collection.catalog)
+        writer = CatalogWriter(self.collection.catalog)
         self.show(Progress("scan", 0, None))
         listing = scan(
             roots, self.options.exclude, self.collection.path, self.options.follow_symlinks
         )
         self.show(Progress("scan", len(listing.found), len(listing.found)))
-        _refuse_emptied(ledger, [root for root in roots if root not in self.trusted], listing)
+        _refuse_emptied(writer, [root for root in roots if root not in self.trusted], listing)
         if self.options.rebuild:
-            upkeep.rebuild(self.collection)
+            maintenance.rebuild(self.collection)
         self.skipped.extend(listing.skipped)
-        with ledger.transaction(visible=False):
-            ledger.remember_roots(roots)
-        self._embed(ledger, self._to_do(ledger, roots, listing))
+        with writer.transaction(visible=False):
+            writer.remember_roots(roots)
+        self._embed(writer, self._to_do(writer, roots, listing))
         if not self.stop.is_set():
-            self._forget(ledger, roots, listing)
-            self._name(ledger, named)
-            self._encode_captions(ledger)
+            self._forget(writer, roots, listing)
+            self._name(writer, named)
+            self._encode_captions(writer)
         if not self.stop.is_set():
-            upkeep.compact(self.collection)
-            upkeep.rebuilt(self.collection)
+            maintenance.compact(self.collection)
+            maintenance.rebuilt(self.collection)
 
     def summary(self, seconds: float) -> IndexSummary:
         return IndexSummary(
@@ -155,9 +155,11 @@ class _Run:
             seconds,
         )
 
-    def _to_do(self, ledger: Ledger, roots: Sequence[Path], listing: Scan) -> list[Found]:
+    def _to_do(
+        self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan
+    ) -> list[ImageFile]:
         """The files that must be opened. The others are counted, and their sidecars re-read."""
-        known, refused = ledger.files(roots), ledger.skipped(roots)
+        known, refused = writer.files(roots), writer.skipped(roots)
         to_do, edited = [], []
         for found in listing.found:
             old = known.get(found.path)
@@ -170,23 +172,29 @@ class _Run:
                 self.unchanged += 1
                 if old.sidecars != found.stamp:
                     edited.append((found, old.image_id))
-        self._read_sidecars(ledger, edited)
+        self._read_sidecars(writer, edited)
         return to_do
 
-    def _read_sidecars(self, ledger: Ledger, edited: Sequence[tuple[Found, str]]) -> None:
-        with ledger.transaction():
+    def _read_sidecars(
+        self, writer: CatalogWriter, edited: Sequence[tuple[ImageFile, str]]
+    ) -> None:
+        with writer.transaction():
             for found, image_id in edited:
                 captions, problems = read_sidecars(found)
                 self.skipped.extend(problems)
                 seen = found.unsettled() if problems else found
-                self.captions_added += ledger.put_file(seen, image_id, captions)
+                self.captions_added += writer.put_file(seen, image_id, captions)
 
-    def _embed(self, ledger: Ledger, to_do: Sequence[Found]) -> None:
-        embedding = Embedding(self.collection, ledger, self.options.batch_size)
-        known = ledger.embedded_ids()
-        size = self.collection.model.image.input_size
+    def _embed(self, writer: CatalogWriter, to_do: Sequence[ImageFile]) -> None:
+        embedding = Embedding(self.collection, writer, self.options.batch_size)
+        known = writer.embedded_ids()
         files = prepared(
-            to_do, known, size, self.options.max_pixels, self.options.decode_threads, self.stop
+            to_do,
+            known,
+            self.collection.model.image.preprocess,
+            self.options.max_pixels,
+            self.options.decode_threads,
+            self.stop,
         )
         for done, one in enumerate(files, start=1):
             self.skipped.extend(one.problems)
@@ -200,7 +208,7 @@ class _Run:
         self.added += embedding.added
         self.captions_added += embedding.captions_added
 
-    def _forget(self, ledger: Ledger, roots: Sequence[Path], listing: Scan) -> None:
+    def _forget(self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
         """Files that are no longer there; about folders that cannot be read nothing is known."""
         seen = {found.path for found in listing.found}
         unread = [Path(path) for path in listing.unread]
@@ -208,24 +216,24 @@ class _Run:
         def gone(path: str) -> bool:
             return path not in seen and not any(Path(path).is_relative_to(one) for one in unread)
 
-        files = [path for path in ledger.files(roots) if gone(path)]
-        refused = [path for path in ledger.skipped(roots) if gone(path)]
+        files = [path for path in writer.files(roots) if gone(path)]
+        refused = [path for path in writer.skipped(roots) if gone(path)]
         self.removed = len(files)
-        with ledger.transaction():
-            ledger.remove_files([*files, *refused])
-            ledger.remove_orphans()
+        with writer.transaction():
+            writer.remove_files([*files, *refused])
+            writer.remove_orphans()
 
-    def _name(self, ledger: Ledger, named: dict[Path, tuple[NamedCaption, ...]]) -> None:
+    def _name(self, writer: CatalogWriter, named: dict[Path, tuple[NamedCaption, ...]]) -> None:
         for file, captions in named.items():
-            pairs, strangers = matched(self.collection.catalog, file, captions)
-            if strangers:
-                reason = f"{strangers} of {len(captions)} captions name no picture of this index"
+            pairs, unmatched = matched(self.collection.catalog, file, captions)
+            if unmatched:
+                reason = f"{unmatched} of {len(captions)} captions name no image of this index"
                 self.skipped.append(Skipped(str(file), reason))
-            with ledger.transaction():
-                self.captions_added += ledger.replace_named(file, pairs)
+            with writer.transaction():
+                self.captions_added += writer.replace_named(file, pairs)
 
-    def _encode_captions(self, ledger: Ledger) -> None:
-        encoding = CaptionEncoding(self.collection, ledger)
+    def _encode_captions(self, writer: CatalogWriter) -> None:
+        encoding = CaptionEncoding(self.collection, writer)
         total = encoding.waiting()
         for done in encoding.batches():
             self.show(Progress("captions", done, total))
@@ -233,16 +241,16 @@ class _Run:
                 return
 
 
-def _same(found: Found, known: Found | KnownFile) -> bool:
+def _same(found: ImageFile, known: ImageFile | KnownFile) -> bool:
     return (found.mtime_ns, found.size) == (known.mtime_ns, known.size)
 
 
-def _refuse_emptied(ledger: Ledger, roots: Sequence[Path], listing: Scan) -> None:
+def _refuse_emptied(writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
     """An unmounted drive leaves an empty folder behind: that must not empty the index."""
     for root in roots:
-        known = len(ledger.files([root]))
+        known = len(writer.files([root]))
         if known and not any(Path(found.path).is_relative_to(root) for found in listing.found):
             raise RootUnavailable(
-                f"{root} holds no pictures, but the index knows {known} there; mount the drive, "
+                f"{root} holds no images, but the index knows {known} there; mount the drive, "
                 f"or, if they are really gone, run `capsearch index --rebuild {root}`"
             )

@@ -9,15 +9,17 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from capsearch.encoders.image_files import opened
+from capsearch.encoders.preprocess import DecodedImage, Preprocess, decode_opened
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.engine.records import Caption
-from capsearch.indexer.captions import read_sidecar
-from capsearch.indexer.decode import Decoded, opened, squashed
-from capsearch.indexer.metadata import Embedded, embedded
-from capsearch.indexer.scan import Found, Skipped
+from capsearch.indexer.sources.captions import read_sidecar
+from capsearch.indexer.sources.metadata import Embedded, embedded, taken_at
+from capsearch.indexer.sources.scan import ImageFile, Skipped
 
 MAX_FILE_BYTES = 1 << 29
 _AHEAD = 4  # files in flight for each thread
@@ -25,11 +27,12 @@ _AHEAD = 4  # files in flight for each thread
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file ready for the model; `decoded` is None for a picture the index has already."""
+    """A file ready for the model; `decoded` is None for an image the index has already."""
 
-    found: Found
+    found: ImageFile
     image_id: str
-    decoded: Decoded | None
+    decoded: DecodedImage | None
+    taken_at: datetime | None
     inside: Embedded
     sidecar_captions: tuple[Caption, ...]
     problems: tuple[Skipped, ...]  # with its sidecars
@@ -37,13 +40,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A file that is no picture we can open.
+    """A file that is no image we can open.
 
     `lasting` is False when only reading failed: it may work next time, and says nothing
-    about the picture that was there.
+    about the image that was there.
     """
 
-    found: Found
+    found: ImageFile
     reason: str
     lasting: bool = True
 
@@ -57,9 +60,9 @@ Outcome: TypeAlias = Prepared | Refused
 
 
 def prepared(
-    files: Sequence[Found],
+    files: Sequence[ImageFile],
     known: Collection[str],
-    size: int,
+    preprocess: Preprocess,
     max_pixels: int,
     threads: int | None = None,
     stop: threading.Event | None = None,
@@ -74,7 +77,7 @@ def prepared(
     with ThreadPoolExecutor(threads, "decode") as pool:
         while not (stop and stop.is_set()):
             while len(flight) < _AHEAD * threads and (found := next(waiting, None)) is not None:
-                flight.append(pool.submit(prepare, found, known, size, max_pixels))
+                flight.append(pool.submit(prepare, found, known, preprocess, max_pixels))
             if not flight:
                 return
             yield flight.popleft().result()
@@ -82,7 +85,9 @@ def prepared(
             future.cancel()
 
 
-def prepare(found: Found, known: Collection[str], size: int, max_pixels: int) -> Outcome:
+def prepare(
+    found: ImageFile, known: Collection[str], preprocess: Preprocess, max_pixels: int
+) -> Outcome:
     """Reads a file once; what is hashed is what is decoded."""
     try:
         data = _read(found)
@@ -92,23 +97,24 @@ def prepare(found: Found, known: Collection[str], size: int, max_pixels: int) ->
         return Refused(found, str(problem))
     try:
         image_id = content_id(data)
-        decoded, inside = None, Embedded()
+        decoded, taken, inside = None, None, Embedded()
         if image_id not in known:
             with opened(data, max_pixels) as image:
-                decoded, inside = squashed(image, size), embedded(image)
+                taken, inside = taken_at(image), embedded(image)
+                decoded = decode_opened(image, preprocess)
     except InvalidImage as problem:
         return Refused(found, str(problem))
     captions, problems = read_sidecars(found)
-    return Prepared(found, image_id, decoded, inside, captions, problems)
+    return Prepared(found, image_id, decoded, taken, inside, captions, problems)
 
 
 def content_id(data: bytes) -> str:
-    """A picture's id: BLAKE2b-128 of its file's bytes."""
+    """An image's id: BLAKE2b-128 of its file's bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def read_sidecars(found: Found) -> tuple[tuple[Caption, ...], tuple[Skipped, ...]]:
-    """The captions beside a picture, and the caption files that cannot be read."""
+def read_sidecars(found: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped, ...]]:
+    """The captions beside an image, and the caption files that cannot be read."""
     captions: dict[str, Caption] = {}
     problems = []
     for path, _, _ in found.sidecars:
@@ -120,9 +126,9 @@ def read_sidecars(found: Found) -> tuple[tuple[Caption, ...], tuple[Skipped, ...
     return tuple(captions.values()), tuple(problems)
 
 
-def _read(found: Found) -> bytes:
+def _read(found: ImageFile) -> bytes:
     if found.size == 0:
         raise InvalidImage("the file is empty")
     if found.size > MAX_FILE_BYTES:
-        raise InvalidImage(f"more than {MAX_FILE_BYTES >> 20} MB is no picture we open")
+        raise InvalidImage(f"more than {MAX_FILE_BYTES >> 20} MB is no image we open")
     return Path(found.path).read_bytes()

@@ -28,8 +28,8 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Mapping[str, Entry] = {
-    "index": Entry("capsearch.ui.commands.index:command", "Index folders of pictures."),
-    "query": Entry("capsearch.ui.commands.query:command", "Find pictures by words or a picture."),
+    "index": Entry("capsearch.ui.commands.index:command", "Index folders of images."),
+    "query": Entry("capsearch.ui.commands.query:command", "Find images by words or an image."),
     "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
     "info": Entry("capsearch.ui.commands.info:command", "Tell what an index holds."),
     "models": Entry("capsearch.ui.commands.models:command", "List the models to index with."),
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
 )
 @click.version_option(package_name="capsearch")
 def cli() -> None:
-    """Find pictures with a sentence in Chinese, Japanese or English, offline.
+    """Find images with a sentence in Chinese, Japanese or English, offline.
 
     Results go to stdout, everything else to stderr.
     """

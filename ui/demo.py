@@ -1,7 +1,7 @@
 """`make demo`: index a few photographs that come with Python packages, and search them.
 
 The photographs are scikit-image's and scikit-learn's; both packages are only looked into,
-never imported. Exits with 1 if a query does not find its picture first.
+never imported. Exits with 1 if a query does not find its image first.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _package_folder(place: str) -> Path:
 
 
 def first_hit(text: str, index: Path) -> str | None:
-    """The name of the best picture for a query, or None when there is no answer."""
+    """The name of the best image for a query, or None when there is no answer."""
     answer = io.StringIO()
     with redirect_stdout(answer):
         code = capsearch(["query", text, "--index", str(index), "--limit", "1", "--json"])
@@ -97,7 +97,7 @@ def demo(folder: Path) -> int:
         if code := _show(["query", text, "--index", str(index), "--limit", "3"]):
             return code
         right += first_hit(text, index) == expected
-    click.echo(f"\n{right} of {len(SEARCHES)} queries found their picture first")
+    click.echo(f"\n{right} of {len(SEARCHES)} queries found their image first")
     return 0 if right == len(SEARCHES) else 1
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from capsearch.engine.errors import CapsearchError
 from capsearch.ui.texts import TEXTS
 from capsearch.ui.web import controls, indexing, results, session, timing
-from capsearch.ui.web.library import Library, offered, open_library
+from capsearch.ui.web.library import Library, available_indexes, open_library
 from capsearch.ui.web.style import stylesheet
 
 
@@ -18,11 +18,11 @@ def main() -> None:
     """Draw the page once."""
     watch = timing.Stopwatch()
     st.set_page_config(page_title="capsearch", page_icon=":material/image_search:", layout="wide")
-    collections = offered()
+    collections = available_indexes()
     session.begin(tuple(collections))
     reader: str = st.session_state["interface"]
     texts, where = TEXTS[reader], collections[st.session_state["collection"]]
-    st.html(stylesheet(texts.drop_picture))
+    st.html(stylesheet(texts.drop_image))
     opened: Library | CapsearchError
     try:
         opened = open_library(where)

@@ -18,9 +18,9 @@ class Texts:
     tagline: str
     search: str
     placeholder: str
-    drop_picture: str
-    searching_with_picture: str
-    picture_weight: str
+    drop_image: str
+    searching_with_image: str
+    image_weight: str
     more: str
     recent_searches: str
     clear: str
@@ -47,7 +47,7 @@ class Texts:
     models: str
     reset_filters: str
     # Results
-    open_picture: str
+    open_image: str
     newest: str
     hits_on_page: str
     like_this: str
@@ -57,7 +57,7 @@ class Texts:
     nothing_captioned: str
     unreadable: str
     # The large view
-    picture: str
+    image: str
     previous: str
     next: str
     find_similar: str
@@ -70,12 +70,12 @@ class Texts:
     score: str
     similar: str
     duplicates: str
-    unknown_picture: str
+    unknown_image: str
     # Collections and indexing
     collection: str
     interface_language: str
     library: str
-    pictures_count: str
+    images_count: str
     add_folder: str
     add_folder_help: str
     add_folder_button: str
@@ -98,19 +98,19 @@ class Texts:
 
 
 _EN = Texts(
-    tagline="Find pictures with a sentence",
+    tagline="Find images with a sentence",
     search="Search",
-    placeholder="Describe a picture in English, 中文 or 日本語",
-    drop_picture="Search with a picture",
-    searching_with_picture="Your picture",
-    picture_weight="Share of the picture beside the words",
+    placeholder="Describe an image in English, 中文 or 日本語",
+    drop_image="Search with an image",
+    searching_with_image="Your image",
+    image_weight="Share of the image beside the words",
     more="More",
     recent_searches="Recent searches",
     clear="Clear",
     ranking="Ranking",
     mode="Compare the words with",
-    modes=("Both (CLM)", "Pictures (CM)", "Captions (CL)"),
-    mode_help="CM looks at the picture, CL at its captions in any language, CLM weighs both.",
+    modes=("Both (CLM)", "ImageStore (CM)", "Captions (CL)"),
+    mode_help="CM looks at the image, CL at its captions in any language, CLM weighs both.",
     tuned_weight="Weigh captions as tuned for the language",
     weight="Weight of captions",
     min_score="Leave out scores below",
@@ -127,19 +127,19 @@ _EN = Texts(
     people="People",
     models="Models",
     reset_filters="Reset filters",
-    open_picture="Open picture {rank}",
-    newest="Newest pictures",
-    hits_on_page="{count} pictures shown, best first",
-    like_this="Pictures like this one",
-    no_hits="No picture matches.",
+    open_image="Open image {rank}",
+    newest="Newest images",
+    hits_on_page="{count} images shown, best first",
+    like_this="ImageStore like this one",
+    no_hits="No image matches.",
     no_hits_advice="Try other words, fewer filters or a lower score limit.",
     unknown_words="The model knows none of these words, so the order means little.",
-    nothing_captioned="No picture here has a caption. Compare with pictures instead.",
-    unreadable="picture not readable",
-    picture="Picture",
+    nothing_captioned="No image here has a caption. Compare with images instead.",
+    unreadable="image not readable",
+    image="Image",
     previous="Previous",
     next="Next",
-    find_similar="Search with this picture",
+    find_similar="Search with this image",
     captions="Captions",
     no_captions="No captions yet.",
     by_model="written by a model",
@@ -147,29 +147,29 @@ _EN = Texts(
     taken="Taken",
     files="Files",
     score="Score",
-    similar="Similar pictures",
+    similar="Similar images",
     duplicates="Near-duplicates",
-    unknown_picture="This picture is not in the collection.",
+    unknown_image="This image is not in the collection.",
     collection="Collection",
     interface_language="Language of this page",
     library="Library",
-    pictures_count="{count} pictures",
+    images_count="{count} images",
     add_folder="Folder on this computer",
-    add_folder_help="All pictures in this folder and below become searchable. Nothing is changed.",
+    add_folder_help="All images in this folder and below become searchable. Nothing is changed.",
     add_folder_button="Index this folder",
     stop="Stop",
     indexing="Indexing",
     indexed="Done: {added} new, {unchanged} unchanged, {removed} removed.",
-    stopped="Stopped: {added} new pictures are kept. Start again to go on.",
+    stopped="Stopped: {added} new images are kept. Start again to go on.",
     skipped="{count} files could not be read:",
     refresh="Look for changes",
     not_a_folder="There is no such folder on this computer.",
     already_indexing="Another folder is being indexed; wait until it is done.",
     no_index="Nothing is indexed here yet.",
-    no_index_advice="Open Library, type the path of a folder with pictures and index it, or run:",
-    index_empty="This collection holds no pictures yet.",
+    no_index_advice="Open Library, type the path of a folder with images and index it, or run:",
+    index_empty="This collection holds no images yet.",
     index_problem="This collection cannot be opened.",
-    bad_upload="This file cannot be used as a picture.",
+    bad_upload="This file cannot be used as an image.",
     bad_query="This search cannot be done.",
     problem="Something went wrong.",
 )
@@ -178,9 +178,9 @@ _ZH = Texts(
     tagline="用一句话找图片",
     search="搜索",
     placeholder="用中文、English 或日本語描述图片",
-    drop_picture="用图片搜索",
-    searching_with_picture="你的图片",
-    picture_weight="图片相对于文字的比重",
+    drop_image="用图片搜索",
+    searching_with_image="你的图片",
+    image_weight="图片相对于文字的比重",
     more="更多",
     recent_searches="最近的搜索",
     clear="清除",
@@ -204,7 +204,7 @@ _ZH = Texts(
     people="人",
     models="模型",
     reset_filters="清除筛选",
-    open_picture="打开第 {rank} 张图片",
+    open_image="打开第 {rank} 张图片",
     newest="最新的图片",
     hits_on_page="显示 {count} 张图片，最相关的在前",
     like_this="与这张相似的图片",
@@ -213,7 +213,7 @@ _ZH = Texts(
     unknown_words="模型不认识这些词，下面的顺序意义不大。",
     nothing_captioned="这里的图片都没有描述，请改为与图片比较。",
     unreadable="无法读取图片",
-    picture="图片",
+    image="图片",
     previous="上一张",
     next="下一张",
     find_similar="用这张图片搜索",
@@ -226,11 +226,11 @@ _ZH = Texts(
     score="分数",
     similar="相似的图片",
     duplicates="近似重复",
-    unknown_picture="这个图库里没有这张图片。",
+    unknown_image="这个图库里没有这张图片。",
     collection="图库",
     interface_language="页面语言",
     library="图库",
-    pictures_count="{count} 张图片",
+    images_count="{count} 张图片",
     add_folder="本机上的文件夹",
     add_folder_help="该文件夹及其子文件夹里的图片都可以被搜索，文件不会被改动。",
     add_folder_button="索引这个文件夹",
@@ -255,9 +255,9 @@ _JA = Texts(
     tagline="文章で写真をさがす",
     search="検索",
     placeholder="日本語、English、中文で写真を説明してください",
-    drop_picture="画像で検索",
-    searching_with_picture="あなたの画像",
-    picture_weight="言葉に対する画像の割合",
+    drop_image="画像で検索",
+    searching_with_image="あなたの画像",
+    image_weight="言葉に対する画像の割合",
     more="もっと見る",
     recent_searches="最近の検索",
     clear="消去",
@@ -281,7 +281,7 @@ _JA = Texts(
     people="人",
     models="モデル",
     reset_filters="絞り込みを解除",
-    open_picture="{rank} 番目の写真を開く",
+    open_image="{rank} 番目の写真を開く",
     newest="新しい写真",
     hits_on_page="{count} 枚を表示（関連の高い順）",
     like_this="この写真に似た写真",
@@ -290,7 +290,7 @@ _JA = Texts(
     unknown_words="モデルの知らない言葉です。下の順序にあまり意味はありません。",
     nothing_captioned="説明文のある写真がありません。画像と比べてください。",
     unreadable="画像を読めません",
-    picture="写真",
+    image="写真",
     previous="前へ",
     next="次へ",
     find_similar="この写真で検索",
@@ -303,11 +303,11 @@ _JA = Texts(
     score="スコア",
     similar="似た写真",
     duplicates="ほぼ同じ写真",
-    unknown_picture="この写真はコレクションにありません。",
+    unknown_image="この写真はコレクションにありません。",
     collection="コレクション",
     interface_language="このページの言語",
     library="ライブラリ",
-    pictures_count="{count} 枚",
+    images_count="{count} 枚",
     add_folder="このコンピューターのフォルダー",
     add_folder_help="このフォルダー以下のすべての写真が検索できるようになります。ファイルは変更しません。",
     add_folder_button="このフォルダーを登録",

@@ -53,10 +53,10 @@ def test_several_splits_in_one_run(run, tmp_path, capsys):
     assert [*dict.fromkeys(record["split"] for record in records)] == ["toys", "more"]
 
 
-def test_unreadable_pictures_are_counted_on_stderr(run, tmp_path, capsys):
+def test_unreadable_images_are_counted_on_stderr(run, tmp_path, capsys):
     write_split(tmp_path, "five", [*PHOTOS, ((), {"en": ["nothing to see"]})])
     assert run("--split", "five", "--json") == 0
-    assert "warning: 1 photos without a readable picture" in capsys.readouterr().err
+    assert "warning: 1 photos without a readable image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

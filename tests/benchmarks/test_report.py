@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from capsearch.benchmarks import report
-from capsearch.benchmarks.retrieval import Run
+from capsearch.benchmarks.retrieval import ResultRow
 from capsearch.engine.errors import DataProblem, MissingExtra
 from capsearch.engine.metrics import Figure
 
@@ -13,7 +13,7 @@ from capsearch.engine.metrics import Figure
 def run(mode, caption_lang=None, mrr=0.5, split="test-cococn", direction="t2i", collection=938):
     figures = dict.fromkeys(("r1", "r5", "r10"), Figure(0.25, 0.2, 0.3))
     figures = {"mrr": Figure(mrr, mrr - 0.01, mrr + 0.01), **figures, "medr": Figure(3, 2, 4)}
-    return Run(split, "zh", mode, caption_lang, direction, 984, collection, figures)
+    return ResultRow(split, "zh", mode, caption_lang, direction, 984, collection, figures)
 
 
 COCOCN = [
@@ -63,7 +63,7 @@ def test_the_paper_is_left_out_beside_a_part_of_the_split():
     assert "table X" in printed(COCOCN) and "table X" not in printed(part)
 
 
-def test_a_plot_is_a_picture(tmp_path):
+def test_a_plot_is_a_image(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "mrr.png"
     report.save_plot([*COCOCN, run("cm", split="val")], path)
@@ -73,7 +73,9 @@ def test_a_plot_is_a_picture(tmp_path):
 def test_an_interval_beside_its_value_still_draws(tmp_path):
     pytest.importorskip("matplotlib")
     figure = Figure(0.5, 0.6, 0.7)
-    report.save_plot([Run("s", "zh", "cm", None, "t2i", 1, 1, {"mrr": figure})], tmp_path / "a.png")
+    report.save_plot(
+        [ResultRow("s", "zh", "cm", None, "t2i", 1, 1, {"mrr": figure})], tmp_path / "a.png"
+    )
 
 
 def test_a_plot_of_an_unknown_type_is_refused():

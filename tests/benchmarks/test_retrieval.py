@@ -1,4 +1,4 @@
-"""The benchmark on colour pictures and toy encoders, where every rank can be worked out."""
+"""The benchmark on colour images and toy encoders, where every rank can be worked out."""
 
 from dataclasses import replace
 
@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from toys import PHOTOS, write_split
 
-from capsearch.benchmarks.protocols import protocol_of
-from capsearch.benchmarks.retrieval import Options, encode_split, evaluate
-from capsearch.encoders.training.features import FeatureCache, cache_key, load_features
+from capsearch.benchmarks.query_selection import protocol_of
+from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate
+from capsearch.encoders.datasets.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex
 from capsearch.engine.records import Caption, ImageRecord, Query
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.decode import pixels
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ class TestFigures:
         )
 
     def test_descriptions_pay_and_photos_too(self, make_model, data):
-        dear = make_model(toll=2.0)  # red things drop below everything else
+        dear = make_model(penalty=2.0)  # red things drop below everything else
         runs = evaluate(dear, encode_split(dear, data))
         # 赤い車 finds "a red car" last of the four, 红色的车 its photo too.
         assert find(runs, "ja", "cl", "en").figures["medr"].value == 4
@@ -114,7 +113,7 @@ class TestFigures:
 
     def test_a_weight_of_one_is_cl_and_of_zero_is_cm(self, fake_model, data):
         split = encode_split(fake_model, data)
-        only_cl = evaluate(fake_model, split, Options(weight=1.0))
+        only_cl = evaluate(fake_model, split, RetrievalOptions(weight=1.0))
         assert find(only_cl, "zh", "clm", "en").figures == find(only_cl, "zh", "cl", "en").figures
 
     def test_all_descriptions_may_match_better_than_the_first(self, fake_model, tmp_path):
@@ -124,20 +123,20 @@ class TestFigures:
         ]
         split = encode_split(fake_model, write_split(tmp_path, "two", photos))
         first = evaluate(fake_model, split)
-        every = evaluate(fake_model, split, Options(all_descriptions=True))
+        every = evaluate(fake_model, split, RetrievalOptions(all_descriptions=True))
         assert find(first, "zh", "cl", "en").figures["r1"].value == 1 / 2
         assert find(every, "zh", "cl", "en").figures["r1"].value == 1
 
 
-@pytest.mark.parametrize("toll", [0.0, 0.9])
-def test_the_order_is_the_search_engine_s(make_model, data, toll):
-    fake_model = make_model(toll=toll)
+@pytest.mark.parametrize("penalty", [0.0, 0.9])
+def test_the_order_is_the_search_engine_s(make_model, data, penalty):
+    fake_model = make_model(penalty=penalty)
     split = encode_split(fake_model, data)
     images = [(str(row), 0, vector) for row, vector in enumerate(split.images)]
     english = split.descriptions["en"].first_each()
     captions = [
         (str(row), at + 1, vector)
-        for at, (row, vector) in enumerate(zip(english.owner, english.offered, strict=True))
+        for at, (row, vector) in enumerate(zip(english.owner, english.as_documents, strict=True))
     ]
     records = {one: ImageRecord(one, (one,), 1, 1, 1, "PNG") for one, _, _ in images}
     written = [(str(row), Caption("", "en", "test")) for row in english.owner]
@@ -176,7 +175,7 @@ class TestUnknownWords:
 
 class TestProtocols:
     def test_xtd10_asks_with_the_first_caption(self, data):
-        photo = data.photos[0]
+        photo = data.images[0]
         assert [one.text for one in protocol_of("test-xtd10")(photo, "en")] == ["a red car"]
 
     def test_cococn_asks_in_chinese_with_what_people_wrote(self, data):
@@ -185,28 +184,28 @@ class TestProtocols:
             for text, source in (("一", "coco-cn"), ("二", "coco-cn-translated"), ("三", "coco-cn"))
         )
         photo = replace(
-            data.photos[0], captions={"zh": written, "en": data.photos[0].captions["en"]}
+            data.images[0], captions={"zh": written, "en": data.images[0].captions["en"]}
         )
         assert [one.text for one in protocol_of("test-cococn")(photo, "zh")] == ["一", "三"]
         assert len(protocol_of("test-cococn")(photo, "en")) == 2
 
     @pytest.mark.parametrize("split", ["test-flickr8k", "val", "anything"])
     def test_others_ask_with_every_caption(self, data, split):
-        assert len(protocol_of(split)(data.photos[0], "en")) == 2
+        assert len(protocol_of(split)(data.images[0], "en")) == 2
 
 
 class TestFeatures:
     def test_the_second_run_embeds_nothing(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path / "cache")
-        _, first = load_features(fake_model.image, data, cache, pixels)
-        _, second = load_features(fake_model.image, data, cache, pixels)
+        _, first = load_features(fake_model.image, data, cache)
+        _, second = load_features(fake_model.image, data, cache)
         assert fake_model.image.embedded == len(PHOTOS)
         np.testing.assert_array_equal(first, second)
 
     def test_a_part_helps_the_whole(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path / "cache")
-        load_features(fake_model.image, data.first(1), cache, pixels)
-        load_features(fake_model.image, data, cache, pixels)
+        load_features(fake_model.image, data.first(1), cache)
+        load_features(fake_model.image, data, cache)
         assert fake_model.image.embedded == len(PHOTOS)
 
     def test_other_eyes_have_other_features(self, make_model, data):
@@ -216,27 +215,25 @@ class TestFeatures:
     def test_a_broken_cache_file_is_made_anew(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path)
         (tmp_path / f"{cache_key(fake_model.image, data)}.npz").write_bytes(b"PK broken")
-        _, features = load_features(fake_model.image, data, cache, pixels)
+        _, features = load_features(fake_model.image, data, cache)
         assert features.shape == (4, 9)
 
-    def test_photos_without_a_readable_picture_are_left_out(self, fake_model, tmp_path):
+    def test_photos_without_a_readable_image_are_left_out(self, fake_model, tmp_path):
         photos = [*PHOTOS, ((), {"en": ["nothing to see"]})]
         kept, features = load_features(
-            fake_model.image, write_split(tmp_path, "five", photos), None, pixels
+            fake_model.image, write_split(tmp_path, "five", photos), None
         )
-        assert [photo.id for photo in kept.photos] == ["0", "1", "2", "3"]
+        assert [photo.id for photo in kept.images] == ["0", "1", "2", "3"]
         assert len(features) == 4
 
-    def test_no_readable_picture_at_all_is_an_error(self, fake_model, tmp_path):
+    def test_no_readable_image_at_all_is_an_error(self, fake_model, tmp_path):
         data = write_split(tmp_path, "none", [((), {"en": ["nothing"]})])
-        with pytest.raises(DataProblem, match="none of the photos has a readable picture"):
-            load_features(fake_model.image, data, None, pixels)
+        with pytest.raises(DataProblem, match="none of the photos has a readable image"):
+            load_features(fake_model.image, data, None)
 
     def test_progress_is_told(self, fake_model, data):
         told = []
-        load_features(
-            fake_model.image, data, None, pixels, lambda done, of: told.append((done, of))
-        )
+        load_features(fake_model.image, data, None, lambda done, of: told.append((done, of)))
         assert told == [(4, 4)]
 
 

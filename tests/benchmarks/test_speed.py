@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsearch.benchmarks import made_up, speed, timing
+from capsearch.benchmarks import speed, synthetic, timing
 from capsearch.benchmarks.report import speed_table
 from capsearch.benchmarks.timing import Measurement, latency, machine, rate, rounds
 from capsearch.encoders import models
@@ -62,12 +62,12 @@ class TestTiming:
 
 
 class TestMadeUp:
-    @pytest.mark.parametrize("language", made_up.WORDS)
+    @pytest.mark.parametrize("language", synthetic.WORDS)
     def test_no_sentence_comes_twice(self, language):
-        assert len(set(made_up.sentences(language))) == 6 * 6 * 6
+        assert len(set(synthetic.sentences(language))) == 6 * 6 * 6
 
     def test_vectors_have_unit_norm_and_do_not_change(self):
-        one, other = made_up.vectors(5, 8), made_up.vectors(5, 8)
+        one, other = synthetic.vectors(5, 8), synthetic.vectors(5, 8)
         np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, rtol=1e-6)
         np.testing.assert_array_equal(one, other)
 
@@ -79,7 +79,7 @@ class TestParts:
         assert [name.rpartition(" ")[2] for name in names] == expected
 
     def test_images_are_timed_beside_decoding_alone(self, fake_model):
-        alone, both = speed.time_images(fake_model.image, made_up.pictures(2), repeats=2)
+        alone, both = speed.time_images(fake_model.image, synthetic.images(2), repeats=2)
         assert both.beside == alone.name and both.unit == "1/s"
         assert fake_model.image.batches == [2, 2, 2]  # warm-up and two repeats
 
@@ -105,7 +105,7 @@ class TestParts:
         assert lines[0].name == "toy: decoding alone"
 
     def test_the_index_is_timed_beside_numpy(self):
-        plain, index = speed.time_search(made_up.vectors(500, 8), repeats=2)
+        plain, index = speed.time_search(synthetic.vectors(500, 8), repeats=2)
         assert index.beside == plain.name and index.ratio == index.p50 / plain.p50
 
     def test_brute_force_is_right(self):

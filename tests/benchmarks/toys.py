@@ -1,4 +1,4 @@
-"""A data set of colour pictures for the toy encoders, in the jsonl layout."""
+"""A data set of colour images for the toy encoders, in the jsonl layout."""
 
 import gzip
 import io
@@ -7,11 +7,11 @@ import tarfile
 
 from PIL import Image
 
-from capsearch.encoders.training.data import read
-from capsearch.engine.fakes import colour_picture
+from capsearch.encoders.datasets.dataset import read
+from capsearch.engine.fakes import colour_image
 
-# Colours of each photo, and its sentences. The toy encoders see eight colours in pictures and
-# also things in sentences. Photo 2 is wrongly described as blue in Chinese.
+# Colours of each photo, and its sentences. The toy encoders see eight colours in images and
+# also things in sentences. CaptionedImage 2 is wrongly described as blue in Chinese.
 PHOTOS = [
     (("red",), {"en": ["a red car", "something red"], "zh": ["红色的车"], "ja": ["赤い車"]}),
     (("blue",), {"en": ["the blue sea"], "zh": ["蓝色的海"]}),
@@ -22,7 +22,7 @@ PHOTOS = [
 
 def png(*colours):
     file = io.BytesIO()
-    Image.fromarray(colour_picture(*colours)).save(file, "PNG")
+    Image.fromarray(colour_image(*colours)).save(file, "PNG")
     return file.getvalue()
 
 
@@ -42,7 +42,7 @@ def write_split(folder, split, photos=PHOTOS, source="test"):
     (folder / f"{split}.jsonl.gz").write_bytes(gzip.compress(lines))
     with tarfile.open(folder / f"{split}-00.tar", "w") as archive:
         for number, (colours, _) in enumerate(photos):
-            content = png(*colours) if colours else b"no picture"
+            content = png(*colours) if colours else b"no image"
             info = tarfile.TarInfo(f"{number}.png")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))

@@ -1,10 +1,10 @@
-"""Model folders small enough for tests: a sentence encoder, a backbone card, a random Pair."""
+"""Model folders small enough for tests: a sentence encoder, a backbone card, a random DualEncoder."""
 
 import json
 
 import numpy as np
 
-from capsearch.encoders import storage
+from capsearch.encoders import model_folder
 
 PIECES = (
     "<unk>",
@@ -61,7 +61,7 @@ def write_sentence_model(folder, seed=1):
     np.save(folder / "table.npy", rng.integers(0, 255, (len(PIECES), EMBEDDED), np.uint8))
     pieces = json.dumps({"pieces": PIECES, "scores": SCORES})
     (folder / "pieces.json").write_text(pieces, encoding="utf-8")
-    storage.write_card(folder, {"kind": "sentence", "name": folder.name, "languages": ["en"]})
+    model_folder.write_card(folder, {"kind": "sentence", "name": folder.name, "languages": ["en"]})
     return folder
 
 
@@ -70,5 +70,5 @@ def write_backbone_card(folder, dimension=6):
     folder.mkdir(parents=True)
     (folder / "backbone.onnx").write_bytes(b"never run")
     card = {"kind": "backbone", "name": folder.name, "input_size": 8, "dimension": dimension}
-    storage.write_card(folder, {**card, "digest": storage.digest(folder)})
+    model_folder.write_card(folder, {**card, "digest": model_folder.digest(folder)})
     return folder

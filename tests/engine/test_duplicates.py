@@ -11,22 +11,22 @@ from capsearch.engine.fakes import FakeVectorIndex
 from capsearch.engine.records import Match, Vectors
 
 
-def at_cosine(cosine: float, toll: float = 0.3) -> Vectors:
-    """An index's vector at this cosine to the first axis; likeness is free of tolls."""
-    return np.array([cosine, np.sqrt(1 - cosine**2), -toll], np.float32)
+def at_cosine(cosine: float, penalty: float = 0.3) -> Vectors:
+    """An index's vector at this cosine to the first axis; likeness is free of penalties."""
+    return np.array([cosine, np.sqrt(1 - cosine**2), -penalty], np.float32)
 
 
 def index(**cosines: float) -> FakeVectorIndex:
     return FakeVectorIndex([(name, 0, at_cosine(cosine)) for name, cosine in cosines.items()])
 
 
-def test_only_pictures_at_or_above_the_threshold_count() -> None:
+def test_only_images_at_or_above_the_threshold_count() -> None:
     images = index(a=1.0, copy=0.999, crop=0.98, other=0.5)
     found = near_duplicates(images, "a", threshold=0.97)
     assert [match.image_id for match in found] == ["copy", "crop"]
 
 
-def test_a_picture_is_no_duplicate_of_itself() -> None:
+def test_a_image_is_no_duplicate_of_itself() -> None:
     assert near_duplicates(index(a=1.0), "a") == ()
 
 
@@ -40,6 +40,6 @@ def test_the_limit_counts_the_others_only() -> None:
     assert [match.image_id for match in found] == ["a", "b"]
 
 
-def test_an_unknown_picture_is_refused() -> None:
-    with pytest.raises(InvalidQuery, match="no picture with id 'x'"):
+def test_an_unknown_image_is_refused() -> None:
+    with pytest.raises(InvalidQuery, match="no image with id 'x'"):
         near_duplicates(index(a=1.0), "x")

@@ -14,7 +14,7 @@ from capsearch.engine.fakes import (
     FakeImageEncoder,
     FakeTextEncoder,
     FakeVectorIndex,
-    colour_picture,
+    colour_image,
 )
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "indexer"))
@@ -37,13 +37,13 @@ class TestFakeCatalog(CatalogContract):
 @pytest.mark.parametrize(
     ("text", "language"), [("a red car", "en"), ("红色的车", "zh"), ("赤い車", "ja")]
 )
-def test_three_languages_meet_the_same_picture(text, language):
+def test_three_languages_meet_the_same_image(text, language):
     eyes, words = FakeImageEncoder(), FakeTextEncoder()
-    red, blue = eyes.project(eyes.features([colour_picture("red"), colour_picture("blue")]))
+    red, blue = eyes.project(eyes.features([colour_image("red"), colour_image("blue")]))
     assert words.detect(text) == language
     encoded = words.encode([text], language)
     assert (encoded.visual[0] @ red, encoded.visual[0] @ blue) == (1, 0)
-    car = words.offered(words.encode(["a car"], "en").caption)[0]
+    car = words.as_documents(words.encode(["a car"], "en").caption)[0]
     assert encoded.caption[0] @ car == pytest.approx(1 / sqrt(2))
 
 
@@ -60,6 +60,6 @@ def test_an_unknown_language_is_refused():
 
 def test_another_turn_is_another_projection_over_the_same_eyes():
     old, new = FakeImageEncoder(), FakeImageEncoder(turn=1)
-    features = old.features([colour_picture("red")])
+    features = old.features([colour_image("red")])
     assert old.digest == new.digest
     assert old.project(features) @ new.project(features).T == 0

@@ -61,8 +61,8 @@ def test_the_weight_decides_which_side_leads():
     assert fuse(cl, cm, weight=0.4, floor=0.0)[0].image_id == "seen"
 
 
-def test_a_picture_that_leads_neither_side_can_lead_the_fusion():
-    # 100 pictures are better on one side only; "both" is second-rate on each, best on the sum.
+def test_a_image_that_leads_neither_side_can_lead_the_fusion():
+    # 100 images are better on one side only; "both" is second-rate on each, best on the sum.
     cl = side({f"cl{n:03}": 0.6 for n in range(100)} | {"both": 0.5})
     cm = side({f"cm{n:03}": 0.6 for n in range(100)} | {"both": 0.5})
     [best] = best_fused(as_side(cl, 0.0), as_side(cm, 0.0), 0.5, 1)
@@ -78,7 +78,7 @@ def test_an_equal_score_deeper_down_wins_by_its_id():
     assert best.image_id == "m"
 
 
-# Few distinct values over many pictures: ties everywhere, on both sides of the cut.
+# Few distinct values over many images: ties everywhere, on both sides of the cut.
 SCORES = st.sampled_from([-1.0, -0.5, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0]) | st.floats(-1, 1, width=32)
 RANKINGS = st.dictionaries(st.integers(0, 400).map(lambda n: f"i{n:03}"), SCORES, max_size=300)
 

@@ -79,13 +79,13 @@ class TestBestWeight:
         # Right from .17 on (1/6 and more): the middle of that.
         assert best_weight([self.trial([0.5, 0.0], [0.0, 0.1])]) == 0.59
 
-    def test_only_pictures_know(self):
+    def test_only_images_know(self):
         assert best_weight([self.trial([0.0, 0.1], [0.5, 0.0])]) == 0.42  # of 0 to .83
 
     def test_trials_weigh_the_same(self):
         wants_captions = self.trial([1.0, 0.0], [0.0, 1.0])  # right for w > .5
-        wants_pictures = self.trial([0.0, 1.0], [9.0, 0.0])  # right for w < .9
-        assert best_weight([wants_captions, wants_pictures]) == 0.7  # of .51 to .89
+        wants_images = self.trial([0.0, 1.0], [9.0, 0.0])  # right for w < .9
+        assert best_weight([wants_captions, wants_images]) == 0.7  # of .51 to .89
 
     def test_a_peak_by_chance_does_not_decide(self):
         # 300 queries are right from w = .51 on, one more at w = .1 and below: 1/301 is nothing.

@@ -17,7 +17,7 @@ def test_captions_from_a_model_are_generated_and_all_others_are_not():
     assert not Caption("a cat", "en", "remodel:x").generated
 
 
-def test_a_picture_opens_at_the_first_of_its_paths():
+def test_a_image_opens_at_the_first_of_its_paths():
     assert ImageRecord("id", ("/a.jpg", "/b.jpg"), 1, 1, 1, "JPEG").path == "/a.jpg"
 
 
@@ -33,7 +33,7 @@ def test_records_cannot_be_changed():
         Query("cat").limit = 3  # type: ignore[misc]
 
 
-def test_queries_with_pictures_compare_without_asking_arrays_for_a_truth_value():
+def test_queries_with_images_compare_without_asking_arrays_for_a_truth_value():
     pixels = np.zeros((2, 2, 3), np.uint8)
     assert Query("cat", image=pixels) == Query("cat", image=pixels + 1)
 

@@ -13,13 +13,13 @@ from capsearch.engine.fakes import (
     FakeImageEncoder,
     FakeTextEncoder,
     FakeVectorIndex,
-    colour_picture,
+    colour_image,
 )
 from capsearch.engine.records import Caption, Filters, ImageRecord, Query
 from capsearch.engine.search import SearchEngine
 
 WEIGHT, FLOOR = 0.4, 0.1  # of the fake text encoder
-PICTURES = {
+IMAGES = {
     "blue": ("blue",),
     "red": ("red",),
     "red-blue": ("red", "blue"),
@@ -32,21 +32,21 @@ CAPTIONS = (  # numbered from 1
 )
 
 
-def build(pictures=PICTURES, captions=CAPTIONS, toll=0.0) -> SearchEngine:
-    eyes, words = FakeImageEncoder(toll=toll), FakeTextEncoder(toll=toll)
+def build(images=IMAGES, captions=CAPTIONS, penalty=0.0) -> SearchEngine:
+    eyes, words = FakeImageEncoder(penalty=penalty), FakeTextEncoder(penalty=penalty)
     vectors = {
-        name: eyes.project(eyes.features([colour_picture(*colours)]))[0]
-        for name, colours in pictures.items()
+        name: eyes.project(eyes.features([colour_image(*colours)]))[0]
+        for name, colours in images.items()
     }
     return SearchEngine(
         FakeCatalog(
-            {name: ImageRecord(name, (f"/p/{name}.png",), 16, 16, 9, "PNG") for name in pictures},
+            {name: ImageRecord(name, (f"/p/{name}.png",), 16, 16, 9, "PNG") for name in images},
             captions,
         ),
         FakeVectorIndex([(name, 0, vector) for name, vector in vectors.items()]),
         FakeVectorIndex(
             [
-                (owner, item, words.offered(encoded.caption)[0])
+                (owner, item, words.as_documents(encoded.caption)[0])
                 for item, (owner, caption) in enumerate(captions, start=1)
                 for encoded in [words.encode([caption.text], caption.language)]
             ]
@@ -61,11 +61,11 @@ def found(result) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("text", ["red", "红色", "赤い"])
-def test_each_language_finds_the_picture_by_what_it_shows(text: str):
+def test_each_language_finds_the_image_by_what_it_shows(text: str):
     assert build().search(Query(text, mode="cm")).hits[0].image_id == "red"
 
 
-def test_cm_scores_are_cosines_with_the_picture():
+def test_cm_scores_are_cosines_with_the_image():
     result = build().search(Query("red", mode="cm"))
     assert found(result) == pytest.approx(
         {"red": 1, "red-blue": 1 / sqrt(2), "blue": 0, "white": 0}
@@ -81,7 +81,7 @@ def test_cl_scores_the_best_caption_whatever_its_language():
     assert result.hits[0].contributions.cm is None
 
 
-def test_clm_adds_both_sides_and_uncaptioned_pictures_score_the_floor():
+def test_clm_adds_both_sides_and_uncaptioned_images_score_the_floor():
     result = build().search(Query("red"))
     assert found(result) == pytest.approx(
         {
@@ -120,19 +120,19 @@ def test_words_nobody_knows_are_searched_with_a_warning():
     assert build().search(Query("red zyzzyva")).warnings == ()
 
 
-def test_a_picture_from_outside_finds_its_likes():
-    result = build().search(Query(image=colour_picture("red", "blue")))
+def test_a_image_from_outside_finds_its_likes():
+    result = build().search(Query(image=colour_image("red", "blue")))
     assert (result.mode, result.language, result.weight) == ("cm", None, None)
     assert [hit.image_id for hit in result.hits] == ["red-blue", "blue", "red", "white"]
 
 
-def test_a_picture_of_the_index_finds_itself_first():
+def test_a_image_of_the_index_finds_itself_first():
     result = build().search(Query(like="blue"))
     assert [hit.image_id for hit in result.hits[:2]] == ["blue", "red-blue"]
     assert result.hits[0].score == pytest.approx(1)
 
 
-def test_words_and_a_picture_meet_in_the_middle():
+def test_words_and_a_image_meet_in_the_middle():
     result = build().search(Query("red", like="blue", mode="cm"))
     # The query is (red + blue) / |red + blue|: exactly what red-blue shows.
     assert found(result)["red-blue"] == pytest.approx(1)
@@ -140,23 +140,23 @@ def test_words_and_a_picture_meet_in_the_middle():
 
 
 @pytest.mark.parametrize(("share", "first"), [(0.0, "red"), (1.0, "blue")])
-def test_the_picture_weight_moves_between_words_and_picture(share: float, first: str):
+def test_the_image_weight_moves_between_words_and_image(share: float, first: str):
     query = Query("red", like="blue", image_weight=share, mode="cm")
     assert build().search(query).hits[0].image_id == first
 
 
-def test_words_that_cancel_the_picture_are_survived():
+def test_words_that_cancel_the_image_are_survived():
     # "zyzzyva" is a zero vector; with all the weight on it the sum has no direction.
     query = Query("zyzzyva", like="blue", image_weight=0.0, mode="cm")
     assert {hit.score for hit in build().search(query).hits} == {0.0}
 
 
 class TestTolls:
-    """Red pictures and captions pay a half, those that are partly red their part of it."""
+    """Red images and captions pay a half, those that are partly red their part of it."""
 
-    engine = build(toll=0.5)
+    engine = build(penalty=0.5)
 
-    def test_words_find_pictures_by_cosine_less_the_toll(self):
+    def test_words_find_images_by_cosine_less_the_toll(self):
         assert found(self.engine.search(Query("red", mode="cm"))) == pytest.approx(
             {"red": 1 - 0.5, "red-blue": 0.5 / sqrt(2), "blue": 0, "white": 0}
         )
@@ -167,16 +167,16 @@ class TestTolls:
         paid = 0.5 / sqrt(2)
         assert found(result) == pytest.approx({"white": 1 - paid, "red": 1 / 2 - paid})
 
-    @pytest.mark.parametrize("query", [Query(like="red"), Query(image=colour_picture("red"))])
+    @pytest.mark.parametrize("query", [Query(like="red"), Query(image=colour_image("red"))])
     def test_likeness_is_free(self, query):
         result = self.engine.search(query)
         assert found(result) == pytest.approx(
             {"red": 1, "red-blue": 1 / sqrt(2), "blue": 0, "white": 0}
         )
 
-    def test_words_with_a_picture_let_pay_for_the_words(self):
+    def test_words_with_a_image_let_pay_for_the_words(self):
         result = self.engine.search(Query("red", like="blue", mode="cm"))
-        # (red + blue) / sqrt(2) is the question, and half of it, sqrt(2) / 2, asks for tolls.
+        # (red + blue) / sqrt(2) is the question, and half of it, sqrt(2) / 2, asks for penalties.
         assert found(result)["red"] == pytest.approx((1 - 0.5) / sqrt(2))
         assert found(result)["blue"] == pytest.approx(1 / sqrt(2))
 
@@ -204,11 +204,11 @@ def test_an_empty_index_finds_nothing():
 
 @pytest.mark.parametrize("mode", ["clm", "cm", "cl"])
 def test_pages_never_repeat_or_drop_a_hit(mode: str):
-    # 90 pictures with few distinct scores; every third has a caption.
+    # 90 images with few distinct scores; every third has a caption.
     colours = [("red",), ("blue",), ("red", "blue"), ("white",)]
-    pictures = {f"p{n:02}": colours[n * 7 % 4] for n in range(90)}
-    captions = tuple((name, CAPTIONS[0][1]) for name in sorted(pictures)[::3])
-    engine = build(pictures, captions)
+    images = {f"p{n:02}": colours[n * 7 % 4] for n in range(90)}
+    captions = tuple((name, CAPTIONS[0][1]) for name in sorted(images)[::3])
+    engine = build(images, captions)
     whole = engine.search(Query("red cat", mode=mode, limit=1000))
     pages = [
         engine.search(Query("red cat", mode=mode, limit=7, offset=at))
@@ -244,8 +244,8 @@ def test_timings_name_the_two_halves():
         (Query("red", limit=0), "limit must be at least 1"),
         (Query("red", offset=-1), "offset at least 0"),
         (Query("red", weight=1.5), "CLM weight lies between 0 and 1, not 1.5"),
-        (Query("red", image_weight=-0.5), "picture's weight lies between 0 and 1"),
-        (Query(like="nobody"), "no picture with id 'nobody'"),
+        (Query("red", image_weight=-0.5), "image's weight lies between 0 and 1"),
+        (Query(like="nobody"), "no image with id 'nobody'"),
     ],
 )
 def test_a_query_that_cannot_be_answered_says_why(query: Query, message: str):
@@ -268,4 +268,4 @@ def test_without_any_caption_clm_is_cm_with_its_scores():
 def test_cl_without_any_caption_says_so():
     result = build(captions=()).search(Query("red", mode="cl"))
     assert result.hits == ()
-    assert "no picture here has a caption" in result.warnings[0]
+    assert "no image here has a caption" in result.warnings[0]

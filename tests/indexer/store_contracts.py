@@ -199,7 +199,7 @@ class CatalogContract:
         assert self.selected(tags=("sofa", "cat")) == {A}
         assert self.selected(tags=("'; DROP TABLE images; --",)) == set()
 
-    def test_dates_are_inclusive_and_undated_pictures_do_not_pass(self):
+    def test_dates_are_inclusive_and_undated_images_do_not_pass(self):
         assert self.selected(taken_from=date(2024, 5, 1)) == {A, B}
         assert self.selected(taken_until=date(2024, 5, 31)) == {A, B}
         assert self.selected(taken_from=date(2024, 5, 2)) == {B}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from capsearch.engine.errors import IndexProblem
-from capsearch.indexer.arrays import Array, blocks, remove_strangers
+from capsearch.indexer.embedded.arrays import VectorFile, blocks, remove_unreferenced
 
 
 @pytest.fixture
-def empty(tmp_path) -> Array:
-    return Array(tmp_path, "vectors", 1, "<f4", 2, 0)
+def empty(tmp_path) -> VectorFile:
+    return VectorFile(tmp_path, "vectors", 1, "<f4", 2, 0)
 
 
 def test_an_empty_array_needs_no_file(empty):
@@ -28,7 +28,7 @@ def test_rows_come_back_in_the_order_they_were_appended(empty):
 
 
 def test_half_precision_takes_two_bytes_a_number(tmp_path):
-    array = Array(tmp_path, "features", 1, "<f2", 3, 0).appended(np.ones((4, 3)))
+    array = VectorFile(tmp_path, "features", 1, "<f2", 3, 0).appended(np.ones((4, 3)))
     assert array.path.name == "features-1.f16"
     assert array.path.stat().st_size == 4 * 3 * 2
 
@@ -81,5 +81,5 @@ def test_files_the_catalog_does_not_name_are_removed(empty, tmp_path):
     for name in ("vectors-2.f32", "captions-9.f16", "vectors-3.tmp", "vectors.tmp"):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "catalog.sqlite").write_bytes(b"x")
-    remove_strangers(tmp_path, [array])
+    remove_unreferenced(tmp_path, [array])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["catalog.sqlite", "vectors-1.f32"]

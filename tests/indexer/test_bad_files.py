@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from picture_bytes import png_header, saved
+from image_bytes import png_header, saved
 from PIL import Image
 
 from capsearch.engine.records import Query
@@ -18,8 +18,8 @@ BAD = {
     "bomb.png": "too large to open safely",
     "dangling.jpg": "cannot be read: No such file or directory",
     "empty.jpg": "the file is empty",
-    "text.jpg": "not a picture in a format we read",
-    "truncated.jpg": "broken picture: image file is truncated",
+    "text.jpg": "not an image in a format we read",
+    "truncated.jpg": "broken image: image file is truncated",
     "unreadable.png": "cannot be read: Permission denied",
 }
 
@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     jpeg = saved(Image.fromarray(noise), "JPEG")
     frames = [Image.new("RGB", (16, 16), colour) for colour in (RED, BLUE)]
     (root / "truncated.jpg").write_bytes(jpeg[: len(jpeg) // 2])
-    (root / "text.jpg").write_text("hello, I am no picture")
+    (root / "text.jpg").write_text("hello, I am no image")
     (root / "empty.jpg").touch()
     (root / "bomb.png").write_bytes(png_header(50_000, 50_000))
     (root / "dangling.jpg").symlink_to(root / "nowhere.jpg")
@@ -100,11 +100,11 @@ def test_a_bad_file_that_is_gone_is_named_no_more(collection, folder):
     assert collection.stats().skipped == 3  # bomb, empty, truncated
 
 
-def test_a_picture_that_cannot_be_read_for_once_stays_in_the_index(
-    collection, photos, monkeypatch, picture
+def test_a_image_that_cannot_be_read_for_once_stays_in_the_index(
+    collection, photos, monkeypatch, image
 ):
     index(collection, [photos])
-    picture(photos / "red.png", "purple", size=32)
+    image(photos / "red.png", "purple", size=32)
     with monkeypatch.context() as patch:
         deny_reading(patch, "red.png")
         assert reasons(index(collection, [photos])) == {
@@ -114,17 +114,17 @@ def test_a_picture_that_cannot_be_read_for_once_stays_in_the_index(
     assert index(collection, [photos]).added == 1
 
 
-def test_a_file_larger_than_any_picture_is_refused_unread(collection, photos, monkeypatch):
+def test_a_file_larger_than_any_image_is_refused_unread(collection, photos, monkeypatch):
     monkeypatch.setattr("capsearch.indexer.prepare.MAX_FILE_BYTES", 1 << 20)
     with (photos / "movie.jpg").open("wb") as file:
         file.truncate((1 << 20) + 1)
     assert reasons(index(collection, [photos])) == {
-        "movie.jpg": "more than 1 MB is no picture we open"
+        "movie.jpg": "more than 1 MB is no image we open"
     }
 
 
-def test_a_rebuild_gives_refused_files_another_chance(collection, photos, picture):
-    picture(photos / "big.png", "white", size=64)
+def test_a_rebuild_gives_refused_files_another_chance(collection, photos, image):
+    image(photos / "big.png", "white", size=64)
     small = IndexOptions(max_pixels=1000)
     assert reasons(index(collection, [photos], small)).keys() == {"big.png"}
     assert reasons(index(collection, [photos])).keys() == {"big.png"}

@@ -1,4 +1,4 @@
-"""Captions beside pictures: sidecars in their forms, COCO json, CSV, and clear refusals."""
+"""Captions beside images: sidecars in their forms, COCO json, CSV, and clear refusals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import pytest
 
 from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption
-from capsearch.indexer.captions import MAX_SIDECAR_BYTES, NamedCaption, read_captions, read_sidecar
-from capsearch.indexer.charsets import read_text
+from capsearch.indexer.sources.captions import (
+    MAX_SIDECAR_BYTES,
+    NamedCaption,
+    read_captions,
+    read_sidecar,
+)
+from capsearch.indexer.sources.charsets import read_text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def write_coco(tmp_path, images, annotations):
     return path
 
 
-def test_a_coco_json_names_pictures_by_file_name(tmp_path):
+def test_a_coco_json_names_images_by_file_name(tmp_path):
     path = write_coco(
         tmp_path,
         [{"id": 1, "file_name": "a.jpg"}, {"id": "b", "file_name": "sub/b.jpg"}],

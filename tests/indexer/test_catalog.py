@@ -9,10 +9,10 @@ import pytest
 from store_contracts import A, CatalogContract
 
 from capsearch.engine.errors import IndexProblem, SchemaTooNew
-from capsearch.indexer.catalog import SqliteCatalog, under
-from capsearch.indexer.ledger import Ledger
-from capsearch.indexer.scan import Found
-from capsearch.indexer.schema import MIGRATIONS, SCHEMA, connect
+from capsearch.indexer.embedded.catalog import SqliteCatalog, under
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA, connect
+from capsearch.indexer.sources.scan import ImageFile
 
 
 class TestSqliteCatalog(CatalogContract):
@@ -27,14 +27,14 @@ class TestSqliteCatalog(CatalogContract):
     def build(self, records, captions, tags):
         catalog = SqliteCatalog(self.path, write=True)
         self.opened.append(catalog)
-        ledger = Ledger(catalog)
-        with ledger.transaction():
+        writer = CatalogWriter(catalog)
+        with writer.transaction():
             for slot, record in enumerate(records):
-                ledger.put_image(record, slot, (), tags.get(record.id, ()))
+                writer.put_image(record, slot, (), tags.get(record.id, ()))
                 for path in record.paths:
-                    ledger.put_file(Found(path, 1, record.size_bytes), record.id, ())
+                    writer.put_file(ImageFile(path, 1, record.size_bytes), record.id, ())
             for image_id, caption in captions:
-                ledger._put_caption(image_id, "", caption)
+                writer._put_caption(image_id, "", caption)
             # put_image replaces what files say; what models say is put by others.
         return catalog
 
@@ -71,39 +71,39 @@ class TestSqliteCatalog(CatalogContract):
 
     def test_a_failed_transaction_leaves_nothing(self):
         catalog = self.full()
-        ledger, before = Ledger(catalog), catalog.revision()
-        with pytest.raises(RuntimeError), ledger.transaction():
-            ledger.remove_files(["/p/a.jpg"])
+        writer, before = CatalogWriter(catalog), catalog.revision()
+        with pytest.raises(RuntimeError), writer.transaction():
+            writer.remove_files(["/p/a.jpg"])
             raise RuntimeError
         assert len(catalog.images([A])[A].paths) == 2
         assert catalog.revision() == before
 
     def test_only_changes_move_the_revision_on(self):
         catalog = self.full()
-        ledger, before = Ledger(catalog), catalog.revision()
-        with ledger.transaction():
-            ledger.remove_files(["/nowhere.jpg"])
+        writer, before = CatalogWriter(catalog), catalog.revision()
+        with writer.transaction():
+            writer.remove_files(["/nowhere.jpg"])
         assert catalog.revision() == before
-        with ledger.transaction():
-            ledger.remove_files(["/p/a.jpg"])
+        with writer.transaction():
+            writer.remove_files(["/p/a.jpg"])
         assert catalog.revision() == before + 1
 
-    def test_a_picture_without_files_is_not_shown_and_goes_with_its_captions(self):
+    def test_a_image_without_files_is_not_shown_and_goes_with_its_captions(self):
         catalog = self.full()
-        ledger = Ledger(catalog)
-        with ledger.transaction():
-            ledger.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
+        writer = CatalogWriter(catalog)
+        with writer.transaction():
+            writer.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
         assert catalog.images([A]) == {}
-        with ledger.transaction():
-            ledger.remove_orphans()
+        with writer.transaction():
+            writer.remove_orphans()
         assert catalog.rows("SELECT count(*) FROM captions WHERE image_id = ?", (A,)) == [(0,)]
         assert catalog.rows("SELECT count(*) FROM tags WHERE image_id = ?", (A,)) == [(0,)]
 
 
-def test_a_file_of_an_unknown_picture_is_refused_by_the_database(tmp_path):
-    ledger = Ledger(SqliteCatalog(tmp_path / "catalog.sqlite", write=True))
-    with pytest.raises(sqlite3.IntegrityError), ledger.transaction():
-        ledger.put_file(Found("/p/x.jpg", 1, 1), "unknown", ())
+def test_a_file_of_an_unknown_image_is_refused_by_the_database(tmp_path):
+    writer = CatalogWriter(SqliteCatalog(tmp_path / "catalog.sqlite", write=True))
+    with pytest.raises(sqlite3.IntegrityError), writer.transaction():
+        writer.put_file(ImageFile("/p/x.jpg", 1, 1), "unknown", ())
 
 
 def test_a_new_catalog_has_the_newest_schema_and_says_how_it_came_to_it(tmp_path):
@@ -117,8 +117,8 @@ def test_a_new_catalog_has_the_newest_schema_and_says_how_it_came_to_it(tmp_path
 def test_a_catalog_is_migrated_once(tmp_path, monkeypatch):
     connect(tmp_path / "catalog.sqlite", write=True).close()
     more = (*MIGRATIONS, ("a column more", "ALTER TABLE tags ADD COLUMN note TEXT;"))
-    monkeypatch.setattr("capsearch.indexer.schema.MIGRATIONS", more)
-    monkeypatch.setattr("capsearch.indexer.schema.SCHEMA", len(more))
+    monkeypatch.setattr("capsearch.indexer.embedded.schema.MIGRATIONS", more)
+    monkeypatch.setattr("capsearch.indexer.embedded.schema.SCHEMA", len(more))
     for _ in range(2):
         connection = connect(tmp_path / "catalog.sqlite", write=True)
         names = connection.execute("SELECT name FROM migrations ORDER BY number").fetchall()

@@ -18,10 +18,10 @@ from capsearch.engine.errors import (
     SchemaTooNew,
 )
 from capsearch.engine.records import Query
-from capsearch.indexer import nearest
-from capsearch.indexer.collection import Collection, default_index_path
+from capsearch.indexer.embedded import nearest
+from capsearch.indexer.embedded.collection import Collection, default_index_path
+from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import index
-from capsearch.indexer.schema import SCHEMA
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_catalog_that_was_never_finished_is_no_index(tmp_path, fake_model):
 def test_an_empty_index_says_how_to_fill_it(tmp_path, fake_model):
     with (
         Collection.create(tmp_path / "index", fake_model) as collection,
-        pytest.raises(IndexEmpty, match="holds no pictures; add some with"),
+        pytest.raises(IndexEmpty, match="holds no images; add some with"),
     ):
         collection.engine()
 
@@ -104,7 +104,7 @@ def test_without_a_model_the_one_the_index_names_is_loaded(where, fake_model, mo
 
 
 def test_vectors_of_another_width_are_refused_whatever_the_digest_says(where, fake_model):
-    fake_model.image.dimension -= 1  # as they were before there were tolls
+    fake_model.image.dimension -= 1  # as they were before there were penalties
     with pytest.raises(ModelMismatch, match=r"\(photos are not opened again\)$"):
         Collection.open(where, fake_model)  # the old one is gone: there is no other way out
 
@@ -140,10 +140,10 @@ def test_statistics_count_everything(where, photos, fake_model):
     assert stats.bytes_on_disk["catalog"] > 0
 
 
-def test_an_open_reader_sees_new_pictures(where, photos, fake_model, picture):
+def test_an_open_reader_sees_new_images(where, photos, fake_model, image):
     with Collection.open(where, fake_model) as reader:
         assert len(reader.engine().search(Query("white")).hits) == 4
-        picture(photos / "white.png", "white")
+        image(photos / "white.png", "white")
         with Collection.create(where, fake_model) as writer:
             index(writer, [])
         assert len(reader.engine().search(Query("white")).hits) == 5
@@ -194,6 +194,6 @@ def test_the_default_index_can_be_moved_by_the_environment(monkeypatch, tmp_path
 
 
 def test_an_index_on_a_read_only_disk_can_be_searched(where, fake_model, monkeypatch):
-    monkeypatch.setattr("capsearch.indexer.schema.os.access", lambda *_: False)
+    monkeypatch.setattr("capsearch.indexer.embedded.schema.os.access", lambda *_: False)
     with Collection.open(where, fake_model) as reader:
         assert len(reader.engine().search(Query("red")).hits) == 4

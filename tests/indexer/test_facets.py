@@ -1,4 +1,4 @@
-"""What a collection can be narrowed by, with counts, and its pictures by date."""
+"""What a collection can be pruned by, with counts, and its images by date."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from capsearch.encoders.models import Model
 from capsearch.engine.records import Caption, Filters, ImageRecord, Tag
-from capsearch.indexer.collection import Collection
-from capsearch.indexer.facets import Facet, facets, newest
-from capsearch.indexer.ledger import Ledger
-from capsearch.indexer.scan import Found
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.facets import Facet, facets, newest
+from capsearch.indexer.sources.scan import ImageFile
 
-PICTURES = (
+IMAGES = (
     # id, file, taken, captions, tags
     ("a", "/p/cats/1.jpg", datetime(2024, 5, 1), [Caption("cat", "en", "exif")], ["cat"]),
     ("b", "/p/cats/old/2.jpg", datetime(2020, 1, 1), [Caption("猫", "zh", "model:m")], ["cat"]),
@@ -26,18 +26,18 @@ PICTURES = (
 @pytest.fixture
 def collection(tmp_path: Path, fake_model: Model) -> Collection:
     created = Collection.create(tmp_path / "index", fake_model)
-    ledger = Ledger(created.catalog)
-    with ledger.transaction():
-        ledger.remember_roots([Path("/p")])
-        for slot, (image_id, path, taken, captions, labels) in enumerate(PICTURES):
+    writer = CatalogWriter(created.catalog)
+    with writer.transaction():
+        writer.remember_roots([Path("/p")])
+        for slot, (image_id, path, taken, captions, labels) in enumerate(IMAGES):
             record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
             tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
-            ledger.put_image(record, slot, captions, tags)
-            ledger.put_file(Found(path, 0, 10), image_id, [])
+            writer.put_image(record, slot, captions, tags)
+            writer.put_file(ImageFile(path, 0, 10), image_id, [])
     return created
 
 
-def test_tags_count_pictures_commonest_first(collection: Collection) -> None:
+def test_tags_count_images_commonest_first(collection: Collection) -> None:
     assert facets(collection.catalog).tags == (Facet("cat", 2), Facet("sea", 1))
 
 

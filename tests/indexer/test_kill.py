@@ -17,25 +17,25 @@ from capsearch.encoders.models import Model
 from capsearch.engine.fakes import FakeImageEncoder
 from capsearch.engine.records import Query
 from capsearch.indexer import encoding
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index
 
-PICTURES, BATCH, KILLS = 200, 8, 5
+IMAGES, BATCH, KILLS = 200, 8, 5
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """200 different pictures, each third with captions."""
+    """200 different images, each third with captions."""
     root, rng = tmp_path_factory.mktemp("many"), np.random.default_rng(0)
     words = ("a red car", "一只猫", "海と花です", "nothing known")
-    for n in range(PICTURES):
+    for n in range(IMAGES):
         pixels = rng.choice(np.array([0, 255], np.uint8), (4, 4, 3))
         Image.fromarray(pixels).resize((32, 32), Image.Resampling.NEAREST).save(
             root / f"{n:03}.png"
         )
         if n % 3 == 0:
-            (root / f"{n:03}.txt").write_text(f"{words[n % 4]}\npicture {n}", encoding="utf-8")
+            (root / f"{n:03}.txt").write_text(f"{words[n % 4]}\nimage {n}", encoding="utf-8")
     return root
 
 
@@ -111,13 +111,13 @@ def test_a_run_killed_five_times_ends_like_an_undisturbed_one(run, tmp_path, fak
     assert run("wild") == 0
     assert killed >= 3
     assert contents(tmp_path / "wild", fake_model) == contents(tmp_path / "calm", fake_model)
-    assert embedded(tmp_path / "calm.log") == PICTURES
-    assert PICTURES <= embedded(tmp_path / "wild.log") <= PICTURES + killed * BATCH
+    assert embedded(tmp_path / "calm.log") == IMAGES
+    assert IMAGES <= embedded(tmp_path / "wild.log") <= IMAGES + killed * BATCH
 
 
-def test_a_kill_while_captions_are_encoded_repeats_no_picture(run, tmp_path, fake_model):
+def test_a_kill_while_captions_are_encoded_repeats_no_image(run, tmp_path, fake_model):
     assert run("calm") == 0
     assert run("wild", lambda log: log.count(b"c") >= 2) == -9
     assert run("wild") == 0
     assert contents(tmp_path / "wild", fake_model) == contents(tmp_path / "calm", fake_model)
-    assert embedded(tmp_path / "wild.log") == PICTURES
+    assert embedded(tmp_path / "wild.log") == IMAGES

@@ -1,4 +1,4 @@
-"""What picture files say about themselves, in whichever of the many ways."""
+"""What image files say about themselves, in whichever of the many ways."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from io import BytesIO
 
 import piexif
 import pytest
-from picture_bytes import jpeg_with_segment, saved
+from image_bytes import jpeg_with_segment, saved
 from PIL import Image
 
 from capsearch.engine.records import Caption, Tag
-from capsearch.indexer.metadata import Embedded, embedded, language_code, taken_at, written_caption
+from capsearch.indexer.sources.metadata import (
+    Embedded,
+    embedded,
+    language_code,
+    taken_at,
+    written_caption,
+)
 
 PLAIN = Image.new("RGB", (8, 8), (255, 0, 0))
 XP = {"title": 0x9C9B, "comment": 0x9C9C, "keywords": 0x9C9E, "subject": 0x9C9F}
@@ -134,7 +140,7 @@ def test_the_same_sentence_in_two_places_is_one_caption():
 
 
 @pytest.mark.parametrize("packet", ["<broken", "<dc:description>&bomb;</dc:description>"])
-def test_broken_xmp_is_no_reason_to_refuse_a_picture(packet):
+def test_broken_xmp_is_no_reason_to_refuse_a_image(packet):
     assert read(with_xmp(packet)) == Embedded()
 
 
@@ -147,7 +153,7 @@ def test_entities_in_xmp_are_not_expanded():
     "text",
     [
         "OLYMPUS DIGITAL CAMERA", "SONY DSC", "DCIM", "DSC_0042", "IMG_1234", "dav", "ASCII",
-        "KONICA MINOLTA DIGITAL CAMERA", "Exif_JPEG_PICTURE", "Samsung", "untitled", "default",
+        "KONICA MINOLTA DIGITAL CAMERA", "Exif_JPEG_IMAGE", "Samsung", "untitled", "default",
         "Processed with VSCO with a5 preset", "Created with GIMP", "charset=Ascii", "", "  ", "7",
         "12345", "{\"prompt\": 1}", "<x:xmpmeta/>", "words " * 1000,
     ],
@@ -156,9 +162,7 @@ def test_what_cameras_and_programs_write_is_no_caption(text):
     assert written_caption(text, "exif") is None
 
 
-@pytest.mark.parametrize(
-    "text", ["a digital camera on a table", "picture of a cat", "Default Café"]
-)
+@pytest.mark.parametrize("text", ["a digital camera on a table", "image of a cat", "Default Café"])
 def test_sentences_with_such_words_in_them_are_captions(text):
     assert written_caption(text, "exif") == Caption(text, "en", "exif")
 
@@ -184,10 +188,10 @@ def test_a_nonsensical_date_is_no_date(stored):
         assert taken_at(image) is None
 
 
-def test_a_picture_without_metadata_says_nothing():
+def test_a_image_without_metadata_says_nothing():
     assert read(saved(PLAIN, "PNG")) == Embedded()
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_broken_exif_is_no_reason_to_refuse_a_picture():
+def test_broken_exif_is_no_reason_to_refuse_a_image():
     assert read(jpeg_with_segment(0xE1, b"Exif\0\0MM\0*\xff\xff\xff\xff")) == Embedded()

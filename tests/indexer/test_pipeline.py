@@ -14,12 +14,12 @@ from capsearch.engine.errors import (
     RootUnavailable,
 )
 from capsearch.engine.records import Query
-from capsearch.indexer import scan as scanning
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sources import scan as scanning
 
 
-def test_a_folder_is_indexed_and_its_pictures_are_found(collection, photos):
+def test_a_folder_is_indexed_and_its_images_are_found(collection, photos):
     summary = index(collection, [photos])
     assert counts(summary) == (4, 0, 0, 0)
     assert summary.skipped == () and not summary.interrupted
@@ -41,9 +41,9 @@ def test_a_second_run_leaves_open_searches_as_they_are(collection, photos):
     assert collection.engine() is engine
 
 
-def test_without_roots_the_known_ones_are_looked_at_again(collection, photos, picture):
+def test_without_roots_the_known_ones_are_looked_at_again(collection, photos, image):
     index(collection, [photos])
-    picture(photos / "new.png", "purple")
+    image(photos / "new.png", "purple")
     assert counts(index(collection, [])) == (1, 0, 0, 4)
 
 
@@ -60,7 +60,7 @@ def test_a_renamed_file_keeps_its_vector(collection, photos):
     assert first(collection, "red") == "rouge.png"
 
 
-def test_a_copied_file_is_the_same_picture_in_two_places(collection, photos):
+def test_a_copied_file_is_the_same_image_in_two_places(collection, photos):
     index(collection, [photos])
     shutil.copy(photos / "red.png", photos / "trips" / "copy.png")
     assert counts(index(collection, [photos])) == (0, 1, 0, 4)
@@ -92,9 +92,9 @@ def test_a_deleted_file_leaves_the_index(collection, photos):
     assert len(collection.engine().search(Query("red")).hits) == 3
 
 
-def test_a_changed_file_replaces_its_picture(collection, photos, picture):
+def test_a_changed_file_replaces_its_image(collection, photos, image):
     index(collection, [photos])
-    picture(photos / "red.png", "purple", size=32)
+    image(photos / "red.png", "purple", size=32)
     assert counts(index(collection, [photos])) == (1, 0, 0, 3)
     assert first(collection, "purple") == "red.png"
     assert collection.stats().images == 4
@@ -108,9 +108,9 @@ def test_a_file_that_became_broken_leaves_the_index_and_is_named(collection, pho
     assert collection.stats().images == 3
 
 
-def test_only_files_under_the_given_roots_are_removed(collection, photos, picture, tmp_path):
+def test_only_files_under_the_given_roots_are_removed(collection, photos, image, tmp_path):
     other = tmp_path / "other"
-    picture(other / "white.png", "white")
+    image(other / "white.png", "white")
     index(collection, [photos, other])
     shutil.rmtree(other)
     assert counts(index(collection, [photos])) == (0, 0, 0, 4)
@@ -129,7 +129,7 @@ def test_a_root_that_is_suddenly_empty_changes_nothing(collection, photos):
     index(collection, [photos])
     shutil.rmtree(photos)
     photos.mkdir()
-    with pytest.raises(RootUnavailable, match="holds no pictures, but the index knows 4 there"):
+    with pytest.raises(RootUnavailable, match="holds no images, but the index knows 4 there"):
         index(collection, [photos])
     assert len(paths(collection)) == 4
 
@@ -142,16 +142,16 @@ def test_a_root_that_is_really_empty_can_be_rebuilt(collection, photos):
 
 
 def test_rebuilding_one_root_does_not_excuse_another_for_being_empty(
-    collection, photos, picture, tmp_path
+    collection, photos, image, tmp_path
 ):
-    picture(tmp_path / "usb" / "white.png", "white")
+    image(tmp_path / "usb" / "white.png", "white")
     index(collection, [photos, tmp_path / "usb"])
     (tmp_path / "usb" / "white.png").unlink()
-    with pytest.raises(RootUnavailable, match="usb holds no pictures"):
+    with pytest.raises(RootUnavailable, match="usb holds no images"):
         index(collection, [photos], IndexOptions(rebuild=True))
 
 
-def test_pictures_in_a_folder_that_cannot_be_read_stay(collection, photos, monkeypatch):
+def test_images_in_a_folder_that_cannot_be_read_stay(collection, photos, monkeypatch):
     index(collection, [photos])
     listing = os.scandir
 

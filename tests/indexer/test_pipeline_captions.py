@@ -22,7 +22,7 @@ def test_sidecar_captions_are_read_and_searched(collection, photos):
     assert first(collection, "犬がいる", mode="cl") == "blue.png"
 
 
-def test_a_caption_written_later_is_noticed_without_opening_the_picture(collection, photos):
+def test_a_caption_written_later_is_noticed_without_opening_the_image(collection, photos):
     index(collection, [photos])
     (photos / "blue.png.json").write_text('{"caption": "a cat"}')
     summary = index(collection, [photos])
@@ -47,7 +47,7 @@ def test_a_removed_sidecar_takes_its_captions_along(collection, photos):
     assert captions(collection) == []
 
 
-def test_a_sidecar_moves_with_its_renamed_picture(collection, photos):
+def test_a_sidecar_moves_with_its_renamed_image(collection, photos):
     (photos / "blue.txt").write_text("a cat")
     index(collection, [photos])
     (photos / "blue.png").rename(photos / "azure.png")
@@ -67,7 +67,7 @@ def test_a_deleted_copy_takes_only_its_own_sidecar_along(collection, photos):
     assert captions(collection) == [("a cat", "en", "sidecar")]
 
 
-def test_a_broken_sidecar_is_named_every_time_and_its_picture_is_indexed(collection, photos):
+def test_a_broken_sidecar_is_named_every_time_and_its_image_is_indexed(collection, photos):
     (photos / "blue.json").write_text("{oops")
     for _ in range(2):
         [skipped] = index(collection, [photos]).skipped
@@ -100,14 +100,14 @@ def test_embedded_metadata_becomes_captions_tags_and_dates(collection, photos):
     assert collection.catalog.images([tagged])[tagged].taken_at.year == 2024
 
 
-def test_a_captions_file_names_pictures_by_path_or_by_name(collection, photos, tmp_path):
+def test_a_captions_file_names_images_by_path_or_by_name(collection, photos, tmp_path):
     table = tmp_path / "captions.csv"
     rows = ("red.png,a car", "2024/yellow.webp,bread", "photos/blue.png,the sea", "no.png,a dog")
     table.write_text("\n".join(("file,caption", *rows)))
     summary = index(collection, [photos], IndexOptions(captions=(table,)))
     assert summary.captions_added == 3
     assert [one.reason for one in summary.skipped] == [
-        "1 of 4 captions name no picture of this index"
+        "1 of 4 captions name no image of this index"
     ]
     assert first(collection, "パン", mode="cl") == "yellow.webp"
     assert first(collection, "一辆车", mode="cl") == "red.png"
@@ -125,9 +125,9 @@ def test_a_captions_file_read_again_replaces_what_it_said(collection, photos, tm
     assert [text for text, _, _ in captions(collection)] == ["a house", "the sea"]
 
 
-def test_a_name_that_several_pictures_have_is_not_guessed(collection, picture, tmp_path):
-    picture(tmp_path / "p" / "one" / "a.png", "red")
-    picture(tmp_path / "p" / "two" / "a.png", "blue")
+def test_a_name_that_several_images_have_is_not_guessed(collection, image, tmp_path):
+    image(tmp_path / "p" / "one" / "a.png", "red")
+    image(tmp_path / "p" / "two" / "a.png", "blue")
     table = tmp_path / "captions.csv"
     table.write_text("file,caption\na.png,a car\ntwo/a.png,the sea\n")
     index(collection, [tmp_path / "p"], IndexOptions(captions=(table,)))

@@ -12,7 +12,7 @@ from capsearch.engine.errors import (
     ModelMismatch,
 )
 from capsearch.engine.records import Query
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index
 
 
@@ -25,7 +25,7 @@ def test_progress_counts_the_files_to_do(collection, photos):
     assert seen[0] == Progress("scan", 0, None)
 
 
-def test_pictures_go_through_the_model_in_batches(collection, photos):
+def test_images_go_through_the_model_in_batches(collection, photos):
     index(collection, [photos], IndexOptions(batch_size=3))
     assert collection.model.image.batches == [3, 1]
 
@@ -43,10 +43,10 @@ def test_stopping_keeps_the_batch_in_flight_and_the_next_run_does_the_rest(colle
     assert embedded(collection) == 4
 
 
-def test_a_stopped_run_removes_nothing(collection, photos, picture):
+def test_a_stopped_run_removes_nothing(collection, photos, image):
     index(collection, [photos])
     (photos / "red.png").unlink()
-    picture(photos / "new.png", "purple")
+    image(photos / "new.png", "purple")
     stop = threading.Event()
     stop.set()
     assert counts(index(collection, [photos], stop=stop)) == (0, 0, 0, 3)

@@ -1,4 +1,4 @@
-"""Which files are taken for pictures, and what is named instead of being taken."""
+"""Which files are taken for images, and what is named instead of being taken."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from capsearch.engine.errors import RootUnavailable
-from capsearch.indexer import scan as scanning
-from capsearch.indexer.scan import Skipped, outermost, scan
+from capsearch.indexer.sources import scan as scanning
+from capsearch.indexer.sources.scan import Skipped, outermost, scan
 
 
 def touch(root: Path, *names: str) -> None:
@@ -23,7 +23,7 @@ def names(root: Path, **options) -> list[str]:
     return [str(Path(one.path).relative_to(root.resolve())) for one in found]
 
 
-def test_all_picture_formats_are_found_in_the_order_of_their_paths(tmp_path):
+def test_all_image_formats_are_found_in_the_order_of_their_paths(tmp_path):
     formats = ["a.jpg", "b.JPEG", "c.png", "d.webp", "e.avif", "f.gif", "g.bmp", "h.tif", "i.TIFF"]
     touch(tmp_path, *reversed(formats), "notes.txt", "movie.mp4", "jpg")
     assert names(tmp_path) == formats

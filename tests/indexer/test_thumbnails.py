@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from capsearch.engine.errors import InvalidImage
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.thumbnails import thumbnail
 from capsearch.indexer.pipeline import index
-from capsearch.indexer.thumbnails import thumbnail
 
 
 @pytest.fixture
@@ -42,7 +42,9 @@ def test_a_thumbnail_fits_its_edge_and_stands_upright(collection, image_id):
 def test_it_lies_inside_the_index_and_is_made_once(collection, image_id, monkeypatch):
     path = thumbnail(collection, image_id)
     assert path.is_relative_to(collection.path / "thumbnails")
-    monkeypatch.setattr("capsearch.indexer.thumbnails._make", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(
+        "capsearch.indexer.embedded.thumbnails._make", lambda *_: pytest.fail("made again")
+    )
     assert thumbnail(collection, image_id) == path
 
 
@@ -50,8 +52,8 @@ def test_sizes_are_kept_apart(collection, image_id):
     assert thumbnail(collection, image_id, 64) != thumbnail(collection, image_id, 128)
 
 
-def test_a_small_picture_is_not_enlarged(collection, folder, picture):
-    picture(folder / "small.png", "blue", size=16)
+def test_a_small_image_is_not_enlarged(collection, folder, image):
+    image(folder / "small.png", "blue", size=16)
     index(collection, [folder])
     [[small_id]] = collection.catalog.rows("SELECT id FROM images WHERE width = 16")
     with Image.open(thumbnail(collection, small_id)) as small:
@@ -60,7 +62,7 @@ def test_a_small_picture_is_not_enlarged(collection, folder, picture):
 
 @pytest.mark.parametrize("stranger", ["f" * 32, "../../etc/passwd", ""])
 def test_ids_that_are_not_in_the_catalog_are_refused(collection, stranger):
-    with pytest.raises(InvalidImage, match="no picture with id"):
+    with pytest.raises(InvalidImage, match="no image with id"):
         thumbnail(collection, stranger)
 
 
@@ -70,9 +72,7 @@ def test_absurd_sizes_are_refused(collection, image_id, edge):
         thumbnail(collection, image_id, edge)
 
 
-def test_a_picture_whose_file_is_gone_says_so_and_leaves_nothing_behind(
-    collection, image_id, folder
-):
+def test_a_image_whose_file_is_gone_says_so_and_leaves_nothing_behind(collection, image_id, folder):
     (folder / "turned.jpg").unlink()
     with pytest.raises(InvalidImage, match=r"turned\.jpg: .*No such file"):
         thumbnail(collection, image_id)

@@ -1,4 +1,4 @@
-"""An index of coloured pictures made through the command line, with toy encoders."""
+"""An index of coloured images made through the command line, with toy encoders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
 
 @pytest.fixture
 def indexed(photos: Path, run: Callable[..., Ran]) -> Path:
-    """The folder of pictures, after `capsearch index`."""
+    """The folder of images, after `capsearch index`."""
     (photos / "red.txt").write_text("a red car\n一辆红色的车\n", encoding="utf-8")
     ran = run("index", photos)
     assert ran.code == 0, ran.err

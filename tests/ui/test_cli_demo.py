@@ -12,12 +12,12 @@ from capsearch.engine.errors import DataProblem
 from capsearch.ui import demo
 
 
-def test_every_query_of_the_demo_finds_its_picture_first(
+def test_every_query_of_the_demo_finds_its_image_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert demo.main([str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "3 of 3 queries found their picture first" in shown
+    assert "3 of 3 queries found their image first" in shown
     for search in demo.SEARCHES:
         assert search.text in shown
 
@@ -25,7 +25,7 @@ def test_every_query_of_the_demo_finds_its_picture_first(
 def test_the_demo_fails_when_a_query_finds_something_else(
     tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "SEARCHES", (demo.Search("a green cat", "no such picture.png"),))
+    monkeypatch.setattr(demo, "SEARCHES", (demo.Search("a green cat", "no such image.png"),))
     assert demo.main([str(tmp_path)]) == 1
 
 

@@ -28,9 +28,9 @@ def test_a_first_run_adds_a_second_finds_nothing_to_do(photos: Path, run: Run) -
 
 
 def test_without_a_path_the_known_folders_are_looked_at_again(
-    indexed: Path, run: Run, picture: Callable[..., Path]
+    indexed: Path, run: Run, image: Callable[..., Path]
 ) -> None:
-    picture(indexed / "new.png", "orange")
+    image(indexed / "new.png", "orange")
     assert run("index", "--json").json["added"] == 1
 
 
@@ -41,7 +41,7 @@ def test_without_a_path_and_without_an_index_there_is_nothing_to_do(run: Run) ->
 
 
 def test_a_bad_file_is_named_with_its_reason_and_counted(photos: Path, run: Run) -> None:
-    (photos / "broken.jpg").write_bytes(b"not a picture")
+    (photos / "broken.jpg").write_bytes(b"not an image")
     ran = run("index", photos)
     assert ran.code == 0
     [line] = [line for line in ran.err.splitlines() if line.startswith("skipped ")]

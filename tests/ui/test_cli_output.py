@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from capsearch.indexer.pipeline import Progress
-from capsearch.ui.output import aligned, human_bytes, print_json, printable
-from capsearch.ui.output_progress import plain_lines, progress_bar
+from capsearch.ui.output.progress import plain_lines, progress_bar
+from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable
 
 
 def test_columns_line_up_where_han_is_two_cells_wide() -> None:

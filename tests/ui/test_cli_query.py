@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from capsearch.encoders.models import Model
-from capsearch.indexer.collection import CATALOG, Collection
+from capsearch.indexer.embedded.collection import CATALOG, Collection
 from capsearch.ui.commands.options import first_day, last_day
 
 Run = Callable[..., Any]
@@ -25,7 +25,7 @@ def one_line(err: str) -> bool:
 
 
 @pytest.mark.parametrize("words", ["something red", "红色的东西", "赤いもの"])
-def test_a_sentence_in_any_of_the_languages_finds_the_picture(
+def test_a_sentence_in_any_of_the_languages_finds_the_image(
     words: str, indexed: Path, run: Run
 ) -> None:
     ran = run("query", words, "--paths", "--limit", "1")
@@ -46,10 +46,8 @@ def test_a_dash_reads_the_words_from_stdin(
     assert run("query", "-", "--paths", "-n", "1").out == f"{indexed / 'blue.png'}\n"
 
 
-def test_a_picture_finds_pictures_like_it(
-    indexed: Path, run: Run, picture: Callable[..., Path]
-) -> None:
-    outside = picture(indexed.parent / "outside.png", "green", "green", "blue")
+def test_a_image_finds_images_like_it(indexed: Path, run: Run, image: Callable[..., Path]) -> None:
+    outside = image(indexed.parent / "outside.png", "green", "green", "blue")
     ran = run("query", "--image", outside, "--paths", "--limit", "2")
     assert ran.out == f"{indexed / 'green.jpg'}\n{indexed / 'blue.png'}\n"
 
@@ -89,7 +87,7 @@ def test_a_terminal_gets_a_link_to_each_file(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("capsearch.ui.output_hits._on_terminal", lambda: True)
+    monkeypatch.setattr("capsearch.ui.output.hits._on_terminal", lambda: True)
     assert (indexed / "red.png").as_uri() in run("query", "red").out
 
 
@@ -138,9 +136,9 @@ def test_a_span_of_time_has_a_first_and_a_last_day(given: str, first: date, last
 
 
 def test_unicode_file_names_come_out_as_they_are(
-    indexed: Path, run: Run, picture: Callable[..., Path]
+    indexed: Path, run: Run, image: Callable[..., Path]
 ) -> None:
-    named = picture(indexed / "紫色の花 [b]🌸[/b].png", "purple")
+    named = image(indexed / "紫色の花 [b]🌸[/b].png", "purple")
     assert run("index", indexed).code == 0
     assert run("query", "purple", "--paths", "-n", "1").out == f"{named}\n"
     assert run("query", "purple", "--json", "-n", "1").json["hits"][0]["path"] == str(named)
@@ -166,7 +164,7 @@ def test_an_empty_query_is_refused(indexed: Path, run: Run) -> None:
         ran = run("query", *words)
         assert (ran.code, ran.out) == (2, "")
         assert one_line(ran.err)
-        assert "words or a picture" in ran.err
+        assert "words or an image" in ran.err
 
 
 def test_an_unknown_language_is_refused_and_the_known_ones_named(indexed: Path, run: Run) -> None:
@@ -201,11 +199,11 @@ def test_an_index_of_a_newer_capsearch_is_refused(
     assert "upgrade" in ran.err
 
 
-def test_a_broken_picture_to_compare_with_is_refused_by_name(
+def test_a_broken_image_to_compare_with_is_refused_by_name(
     indexed: Path, run: Run, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.jpg"
-    broken.write_bytes(b"not a picture")
+    broken.write_bytes(b"not an image")
     ran = run("query", "--image", broken)
     assert (ran.code, ran.out) == (2, "")
     assert one_line(ran.err)

@@ -50,10 +50,10 @@ def test_the_page_shows_every_hit_and_needs_no_other_file(
 
 
 def test_nothing_from_a_name_a_caption_or_a_query_becomes_html(
-    indexed: Path, run: Run, tmp_path: Path, picture: Callable[..., Path]
+    indexed: Path, run: Run, tmp_path: Path, image: Callable[..., Path]
 ) -> None:
     name = '"><img src=x onerror=alert(1)>.png'
-    picture(indexed / name, "purple")
+    image(indexed / name, "purple")
     (indexed / (name.removesuffix(".png") + ".txt")).write_text(f"purple {EVIL}", encoding="utf-8")
     assert run("index", indexed).code == 0
     page = sheet_of(run, tmp_path / "hits.html", f"purple {EVIL}")
@@ -70,13 +70,13 @@ def test_the_page_may_load_nothing(indexed: Path, run: Run, tmp_path: Path) -> N
     assert "default-src 'none'" in (policies[0] or "")
 
 
-def test_a_picture_that_has_gone_leaves_a_place(indexed: Path, run: Run, tmp_path: Path) -> None:
+def test_a_image_that_has_gone_leaves_a_place(indexed: Path, run: Run, tmp_path: Path) -> None:
     (indexed / "red.png").unlink()
     page = sheet_of(run, tmp_path / "hits.html", "red")
-    assert "picture not readable" in page.text
+    assert "image not readable" in page.text
 
 
-def test_the_sheet_can_be_a_picture(indexed: Path, run: Run, tmp_path: Path) -> None:
+def test_the_sheet_can_be_a_image(indexed: Path, run: Run, tmp_path: Path) -> None:
     target = tmp_path / "new" / "hits.png"
     assert run("query", "red", "--sheet", target).code == 0
     with Image.open(target) as sheet:

@@ -1,4 +1,4 @@
-"""`capsearch train`: from captioned pictures to a model that indexes and answers."""
+"""`capsearch train`: from captioned images to a model that indexes and answers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsearch.encoders import models, storage
+from capsearch.encoders import model_folder, models
 from capsearch.engine.errors import TrainingProblem
-from capsearch.engine.fakes import colour_picture
-from capsearch.engine.vectors import meaning
+from capsearch.engine.fakes import colour_image
+from capsearch.engine.vectors import strip_bias
 from capsearch.ui.cli import main
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
-from capsearch.encoders.training import backbone, efficientnet, network, runs  # noqa: E402
-from capsearch.encoders.training.served import load_eyes  # noqa: E402
-from capsearch.encoders.training.start import start_of  # noqa: E402
-from capsearch.encoders.training.text import TextTrainer  # noqa: E402
+from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
+from capsearch.encoders.training.nn import backbone, efficientnet  # noqa: E402
+from capsearch.encoders.training.nn import w2vv as network  # noqa: E402
+from capsearch.encoders.training.runs import text_run  # noqa: E402
+from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
+from capsearch.encoders.training.runs.init import start_of  # noqa: E402
 
 COLOURS = {
     "red": ("a red wall", "红色的墙", "赤い壁"),
@@ -46,11 +48,11 @@ def record(number: int, texts: tuple[str, str, str]) -> dict[str, Any]:
 
 
 def write_data(folder: Path) -> Path:
-    """Thirty pictures to train on and ten to validate with, of five colours and two sizes."""
+    """Thirty images to train on and ten to validate with, of five colours and two sizes."""
     folder.mkdir()
     colours = list(COLOURS)
     for number in range(40):
-        pixels = colour_picture(colours[number % 5], size=16 + number // 20)
+        pixels = colour_image(colours[number % 5], size=16 + number // 20)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     for split, numbers in (("train", range(30)), ("val", range(30, 40))):
         write_split(folder, split, [record(n, COLOURS[colours[n % 5]]) for n in numbers])
@@ -84,14 +86,14 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(backbone, "load_imagenet", small_network)
         patch.setattr(network, "TextConfig", small)
         patch.setenv("CAPSEARCH_MODELS", str(folder / "models"))
-        arguments = ["--from", "lite0", "--name", "eyes", "--epochs", "1", "--warm-epochs", "0"]
+        arguments = ["--from", "lite0", "--name", "eyes", "--epochs", "1", "--frozen-epochs", "0"]
         assert main(["train", "backbone", *common(folder), *arguments]) == 0
         yield folder
 
 
 def common(folder: Path, data: Path | None = None) -> list[str]:
     places = ["--data", str(data or folder / "data"), "--cache", str(folder / "cache")]
-    return [*places, "--min-count", "1", "--batch", "15"]
+    return [*places, "--min-count", "1", "--batch-size", "15"]
 
 
 @pytest.fixture
@@ -160,19 +162,19 @@ def test_another_backbone_joins_an_existing_space(train: Command) -> None:
 def test_an_interrupted_run_resumed_makes_the_same_model(
     train: Command, workshop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--epochs", "3", "--lang", "en", "--no-mirror"]
+    options = ["--epochs", "3", "--lang", "en", "--no-flip"]
     assert train("text", *options, "--name", "whole")[0] == 0
-    judged = TextTrainer._judged
+    judged = Trainer._judged
 
-    def interrupted(self: TextTrainer, loss: float) -> Any:
+    def interrupted(self: Trainer, loss: float) -> Any:
         if self.epoch == 2:
             raise KeyboardInterrupt
         return judged(self, loss)
 
-    monkeypatch.setattr(TextTrainer, "_judged", interrupted)
+    monkeypatch.setattr(Trainer, "_judged", interrupted)
     assert train("text", *options, "--name", "halves")[0] == 130
     assert not (workshop / "models" / "halves" / "model.json").exists()
-    monkeypatch.setattr(TextTrainer, "_judged", judged)
+    monkeypatch.setattr(Trainer, "_judged", judged)
     code, _, err = train("text", *options, "--name", "halves", "--resume")
     assert code == 0, err
     assert "epoch 1 " not in err
@@ -185,9 +187,9 @@ def test_a_run_whose_model_cannot_be_written_is_not_lost(
     def full(*_: Any) -> None:
         raise TrainingProblem("no space left")
 
-    arguments = ["--epochs", "1", "--lang", "en", "--no-mirror", "--name", "unwritten"]
+    arguments = ["--epochs", "1", "--lang", "en", "--no-flip", "--name", "unwritten"]
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "export_text", full)
+        patch.setattr(text_run, "export_text", full)
         assert train("text", *arguments)[0] == 2
     code, _, err = train("text", *arguments, "--resume")
     assert code == 0, err
@@ -212,7 +214,7 @@ def test_warm_epochs_come_first_and_the_texts_name_may_be_chosen(
 ) -> None:
     names = ["--name", "warm", "--text-name", "warm-words"]
     code, out, err = train(
-        "backbone", "--from", "lite0", "--epochs", "1", "--warm-epochs", "2", *names
+        "backbone", "--from", "lite0", "--epochs", "1", "--frozen-epochs", "2", *names
     )
     assert code == 0, err
     assert out == f"{workshop / 'models' / 'warm-words'}\n"
@@ -229,17 +231,17 @@ def test_warm_epochs_come_first_and_the_texts_name_may_be_chosen(
 def test_a_run_interrupted_among_its_warm_epochs_can_be_resumed(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--from", "lite0", "--epochs", "1", "--warm-epochs", "2", "--name", "stopped"]
-    judged = TextTrainer._judged
+    arguments = ["--from", "lite0", "--epochs", "1", "--frozen-epochs", "2", "--name", "stopped"]
+    judged = Trainer._judged
 
-    def interrupted(self: TextTrainer, loss: float) -> Any:
+    def interrupted(self: Trainer, loss: float) -> Any:
         if self.epoch == 2:
             raise KeyboardInterrupt
         return judged(self, loss)
 
-    monkeypatch.setattr(TextTrainer, "_judged", interrupted)
+    monkeypatch.setattr(Trainer, "_judged", interrupted)
     assert train("backbone", *arguments)[0] == 130
-    monkeypatch.setattr(TextTrainer, "_judged", judged)
+    monkeypatch.setattr(Trainer, "_judged", judged)
     code, _, err = train("backbone", *arguments, "--resume")
     assert code == 0, err
 
@@ -260,22 +262,24 @@ def test_eyes_and_words_of_a_model_learn_on(train: Command, name: str, more: lis
     code, _, err = train("backbone", "--from", "eyes-text", "--epochs", "1", "--name", name, *more)
     assert code == 0, err
     before, after = models.load("eyes-text"), models.load(f"{name}-text")
-    started = storage.read_card(models.find(name, "backbone"))["started_from"]
+    started = model_folder.read_card(models.find(name, "backbone"))["started_from"]
     assert started == f"eyes-text@{before.digest} and eyes@{before.image.digest}"
     # One epoch moves them a little: what stood close to each other still does.
-    one, other = (meaning(m.text.encode(["a red wall"], "en").visual) for m in (before, after))
+    one, other = (strip_bias(m.text.encode(["a red wall"], "en").visual) for m in (before, after))
     assert not np.array_equal(one, other)
     assert (one * other).sum(1).min() > 0.9
 
 
 def test_a_model_read_back_sees_what_it_is_served_as(workshop: Path) -> None:
     start = start_of("eyes-text")
-    half = backbone.lower_half(start.lite)
+    half = backbone.lower_blocks_of(start.lite)
     photos = np.random.default_rng(0).integers(0, 256, (3, 128, 128, 3)).astype(np.uint8)
     values, _ = half.activations(list(photos))
-    assert start.eyes is not None
+    assert start.backbone is not None
     with torch.no_grad():
-        seen = load_eyes(start.eyes, half).eval()(torch.from_numpy(values.astype(np.float32)))
+        seen = load_upper_blocks(start.backbone, half).eval()(
+            torch.from_numpy(values.astype(np.float32))
+        )
     served = models.load_backbone("eyes").features(list(photos))
     # float16 lies in between, and some features of a random network hardly vary.
     assert np.median(np.abs(seen.numpy() - served)) < 0.05 * np.median(np.abs(served))
@@ -294,10 +298,12 @@ def test_what_cannot_learn_on_says_why(train: Command) -> None:
 
 def test_no_epochs_leave_the_network_as_it_is(train: Command) -> None:
     arguments = ["--from", "lite0", "--epochs", "0"]
-    code, _, err = train("backbone", *arguments, "--warm-epochs", "1", "--name", "plain")
+    code, _, err = train("backbone", *arguments, "--frozen-epochs", "1", "--name", "plain")
     assert code == 0, err
-    assert "as it came" in str(storage.read_card(models.find("plain", "backbone"))["description"])
-    code, _, err = train("backbone", *arguments, "--warm-epochs", "0", "--name", "nothing")
+    assert "as it came" in str(
+        model_folder.read_card(models.find("plain", "backbone"))["description"]
+    )
+    code, _, err = train("backbone", *arguments, "--frozen-epochs", "0", "--name", "nothing")
     assert code == 2
     assert "nothing would be trained" in err
 

@@ -13,10 +13,10 @@ from streamlit.testing.v1 import AppTest
 from capsearch.encoders import models
 from capsearch.encoders.models import Model
 from capsearch.engine.records import Filters
-from capsearch.indexer.collection import CATALOG, Collection
-from capsearch.indexer.facets import newest
+from capsearch.indexer.embedded.collection import CATALOG, Collection
+from capsearch.indexer.embedded.facets import newest
+from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import IndexOptions, index
-from capsearch.indexer.schema import SCHEMA
 from capsearch.ui import page as page_module
 from capsearch.ui.commands.ui import INDEXES_VARIABLE
 
@@ -41,7 +41,7 @@ def open_page(toy_models: Model, index_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def filled(photos: Path, index_path: Path, toy_models: Model) -> Path:
-    """An index of the four pictures, one with hostile captions."""
+    """An index of the four images, one with hostile captions."""
     (photos / "red.txt").write_text(
         "<b>:red[hi]</b> a red car\n一辆红色的车\n赤い車\n", encoding="utf-8"
     )
@@ -55,11 +55,11 @@ def texts(page: AppTest) -> list[str]:
 
 
 def open_buttons(page: AppTest) -> int:
-    return sum(button.label.startswith("Open picture") for button in page.button)
+    return sum(button.label.startswith("Open image") for button in page.button)
 
 
 @pytest.mark.parametrize("words", ["a red car", "红色的车", "赤い車"])
-def test_every_language_finds_the_picture_that_explains_itself(
+def test_every_language_finds_the_image_that_explains_itself(
     open_page: Opener, filled: Path, words: str
 ) -> None:
     lines = texts(open_page(q=words, hl="zh"))
@@ -75,9 +75,9 @@ def test_captions_and_names_never_become_markdown(open_page: Opener, filled: Pat
     assert not [one for one in said if "hi" in one and ":red" in one]
 
 
-def test_without_words_the_newest_pictures_are_shown(open_page: Opener, filled: Path) -> None:
+def test_without_words_the_newest_images_are_shown(open_page: Opener, filled: Path) -> None:
     page = open_page()
-    assert "Newest pictures" in texts(page)
+    assert "Newest images" in texts(page)
     assert open_buttons(page) == 4
 
 
@@ -99,7 +99,7 @@ def test_captions_alone_without_any_caption_say_so(
 ) -> None:
     with Collection.create(index_path, toy_models) as collection:
         index(collection, [photos])
-    assert "No picture here has a caption" in open_page(q="red", mode="cl").warning[0].value
+    assert "No image here has a caption" in open_page(q="red", mode="cl").warning[0].value
 
 
 def test_a_new_search_starts_at_its_first_page_and_the_old_one_is_remembered(
@@ -112,18 +112,18 @@ def test_a_new_search_starts_at_its_first_page_and_the_old_one_is_remembered(
     assert page.selectbox(key="recent").options == ["red"]
 
 
-def test_searching_with_a_picture_of_the_collection_finds_it_first(
+def test_searching_with_a_image_of_the_collection_finds_it_first(
     open_page: Opener, filled: Path
 ) -> None:
     with Collection.open(filled) as collection:
         records = collection.catalog.images(newest(collection.catalog, Filters(), limit=9))
     red = next(one for one, record in records.items() if record.path.endswith("red.png"))
     page = open_page(like=red)
-    assert "Pictures like this one" in texts(page)
+    assert "ImageStore like this one" in texts(page)
     assert any(line.startswith("1.000") for line in texts(page))
 
 
-def test_a_picture_to_search_with_that_is_not_there_is_an_error_in_plain_words(
+def test_a_image_to_search_with_that_is_not_there_is_an_error_in_plain_words(
     open_page: Opener, filled: Path
 ) -> None:
     page = open_page(like="../../etc/passwd")
@@ -156,11 +156,11 @@ def test_several_collections_can_be_chosen_by_name_only(
     assert open_page(**{"in": str(filled)}).session_state["collection"] == "new"
 
 
-def test_pictures_indexed_meanwhile_are_found_at_the_next_click(
-    open_page: Opener, filled: Path, photos: Path, toy_models: Model, picture: Callable[..., Path]
+def test_images_indexed_meanwhile_are_found_at_the_next_click(
+    open_page: Opener, filled: Path, photos: Path, toy_models: Model, image: Callable[..., Path]
 ) -> None:
     page = open_page(q="purple")
-    picture(photos / "new.png", "purple")
+    image(photos / "new.png", "purple")
     with Collection.create(filled, toy_models) as collection:
         index(collection, [photos])
     assert open_buttons(page.run()) == 5

@@ -1,4 +1,4 @@
-"""What stands below a picture, and the shape of its tile."""
+"""What stands below an image, and the shape of its tile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_all_three_scores_are_visible_and_a_missing_side_is_a_dash() -> None:
     ("width", "height", "shape"),
     [(300, 200, 150), (200, 300, 65), (100, 100, 100), (9000, 100, WIDEST), (1, 900, NARROWEST)],
 )
-def test_a_tile_has_the_shape_of_its_picture_within_reason(
+def test_a_tile_has_the_shape_of_its_image_within_reason(
     width: int, height: int, shape: int
 ) -> None:
     assert ratio_bucket(width, height) == shape

@@ -9,7 +9,7 @@ import pytest
 
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexBusy
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.ui.web import jobs
 from capsearch.ui.web.jobs import Indexing
 

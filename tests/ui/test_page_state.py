@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from capsearch.engine.fakes import colour_picture
+from capsearch.engine.fakes import colour_image
 from capsearch.engine.records import Filters
 from capsearch.ui.web.state import MAX_PAGES, MAX_TEXT, PAGE_SIZE, PageState, from_params, to_params
 
@@ -81,14 +81,14 @@ def test_all_pages_so_far_are_one_query_so_that_none_can_repeat_or_drop_a_hit() 
     assert (query.offset, query.limit) == (0, 3 * PAGE_SIZE)
 
 
-def test_a_picture_without_words_is_compared_with_pictures_whatever_the_mode() -> None:
+def test_a_image_without_words_is_compared_with_images_whatever_the_mode() -> None:
     query = PageState(like="a", mode="cl").query()
     assert query is not None
     assert query.mode == "cm"
 
 
-def test_a_dropped_picture_goes_before_one_of_the_collection() -> None:
-    query = PageState(text="cat", like="a").query(colour_picture("red"), image_weight=0.8)
+def test_a_dropped_image_goes_before_one_of_the_collection() -> None:
+    query = PageState(text="cat", like="a").query(colour_image("red"), image_weight=0.8)
     assert query is not None
     assert (query.like, query.image is None, query.image_weight) == (None, False, 0.8)
 

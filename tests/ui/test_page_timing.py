@@ -16,10 +16,10 @@ def test_one_json_line_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         watch = Stopwatch()
         watch.lap("render")
-        log(watch, {"encode": 1.5, "search": 2.0}, {"pictures": 7})
+        log(watch, {"encode": 1.5, "search": 2.0}, {"images": 7})
     first, second = map(json.loads, target.read_text(encoding="utf-8").splitlines())
     assert set(first) == set(second)
-    assert (first["pictures"], first["encode_ms"], first["search_ms"]) == (7, 1.5, 2.0)
+    assert (first["images"], first["encode_ms"], first["search_ms"]) == (7, 1.5, 2.0)
     assert first["total_ms"] >= first["page_render_ms"] >= 0
 
 

@@ -30,7 +30,7 @@ def test_every_text_is_there_with_the_same_blanks(language: str, field: str) -> 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_drop_zones_words_are_safe_inside_css(language: str) -> None:
-    assert not set('"\\\n<') & set(TEXTS[language].drop_picture)
+    assert not set('"\\\n<') & set(TEXTS[language].drop_image)
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.options import json_option
-from capsearch.ui.output import print_json, remark
+from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from capsearch.benchmarks.retrieval import Options, Run
+    from capsearch.benchmarks.retrieval import ResultRow, RetrievalOptions
     from capsearch.benchmarks.timing import Measurement
+    from capsearch.encoders.datasets.features import FeatureCache
     from capsearch.encoders.models import Model
-    from capsearch.encoders.training.features import FeatureCache
 
 RETRIEVAL_EXAMPLES = """\b
 Examples:
@@ -31,8 +31,8 @@ Examples:
 DIR holds SPLIT.jsonl.gz and SPLIT-NN.tar or .tar.gz, or captions in one of the other layouts
 that `capsearch train` reads.
 
-CM looks for the picture, CL for its caption in another language, CLM for both. t2i: a
-sentence looks for its picture; i2t: a picture (CM), its caption (CL) or both (CLM) look for
+CM looks for the image, CL for its caption in another language, CLM for both. t2i: a
+sentence looks for its image; i2t: an image (CM), its caption (CL) or both (CLM) look for
 the sentence. Ties count against us. Intervals: 95 %, bootstrap over the queries.
 """
 
@@ -107,16 +107,16 @@ def retrieval(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure how well sentences find their pictures, and pictures their sentences."""
+    """Measure how well sentences find their images, and images their sentences."""
     from capsearch.benchmarks import report
-    from capsearch.benchmarks.retrieval import Options
+    from capsearch.benchmarks.retrieval import RetrievalOptions
     from capsearch.encoders import models
-    from capsearch.encoders.training.features import FeatureCache, default_cache
+    from capsearch.encoders.datasets.features import FeatureCache, default_cache
 
     if plot is not None:
         report.check_plot(plot)  # before the work, not after it
     model = models.load(name)
-    options = Options(weight=clm_weight, all_descriptions=descriptions == "all")
+    options = RetrievalOptions(weight=clm_weight, all_descriptions=descriptions == "all")
     kept = FeatureCache(cache or default_cache())
     runs = [
         run
@@ -135,11 +135,11 @@ def _measure(
     split: str,
     limit: int | None,
     cache: FeatureCache,
-    options: Options,
+    options: RetrievalOptions,
     unknown_words: bool,
-) -> tuple[Run, ...]:
+) -> tuple[ResultRow, ...]:
     from capsearch.benchmarks.retrieval import encode_split, evaluate
-    from capsearch.encoders.training.data import read
+    from capsearch.encoders.datasets.dataset import read
 
     data = read(sources, splits=[split])
     chosen = data if limit is None else data.first(limit)
@@ -147,7 +147,7 @@ def _measure(
     with _progress(split) as report:
         encoded = encode_split(model, chosen, cache, report, unknown_words)
     if len(encoded.images) < len(chosen):
-        remark(f"warning: {len(chosen) - len(encoded.images):,} photos without a readable picture")
+        remark(f"warning: {len(chosen) - len(encoded.images):,} photos without a readable image")
     for language in chosen.languages:
         if language not in encoded.languages:
             remark(f"warning: no queries in {language}")
@@ -157,13 +157,13 @@ def _measure(
 @contextmanager
 def _progress(stage: str) -> Iterator[Callable[[int, int], None]]:
     from capsearch.indexer.pipeline import Progress
-    from capsearch.ui.output_progress import progress_bar
+    from capsearch.ui.output.progress import progress_bar
 
     with progress_bar() as show:
         yield lambda done, total: show(Progress(stage, done, total, None))
 
 
-def _show(runs: Sequence[Run], *, as_json: bool) -> None:
+def _show(runs: Sequence[ResultRow], *, as_json: bool) -> None:
     from capsearch.benchmarks import report
 
     if as_json:

@@ -1,4 +1,4 @@
-"""`capsearch index`: bring an index up to date with folders of pictures."""
+"""`capsearch index`: bring an index up to date with folders of images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
-from capsearch.ui.output import print_json, remark
+from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.indexer.collection import Collection
+    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions, IndexSummary
 
 SOMETHING_SKIPPED = 1
@@ -33,7 +33,7 @@ Examples:
   capsearch index photos --index ./photos.index  keep this index apart
 
 Only new and changed files cost time: an unchanged file is a glance, a renamed or copied one
-keeps its vector. Captions beside the pictures (NAME.txt, NAME.json) and inside them
+keeps its vector. Captions beside the images (NAME.txt, NAME.json) and inside them
 (EXIF, IPTC, XMP) are read too. Ctrl-C finishes the batch in flight and keeps everything
 before it.
 """
@@ -55,7 +55,7 @@ before it.
     metavar="FILE",
     help="Captions as COCO-style JSON or CSV; repeatable.",
 )
-@click.option("--rebuild", is_flag=True, help="Start afresh: look at every picture again.")
+@click.option("--rebuild", is_flag=True, help="Start afresh: look at every image again.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if any file was skipped.")
 @json_option
 def command(
@@ -68,12 +68,12 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> int:
-    """Index folders of pictures, or bring their index up to date.
+    """Index folders of images, or bring their index up to date.
 
     Without PATH, the folders indexed before are looked at again.
     """
     from capsearch.encoders import models
-    from capsearch.indexer.collection import Collection
+    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions
 
     where = index_path_or_default(index_path)
@@ -99,7 +99,7 @@ def _known_roots(collection: Collection) -> tuple[Path, ...]:
 
 def _run(collection: Collection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
     from capsearch.indexer.pipeline import index
-    from capsearch.ui.output_progress import progress_bar
+    from capsearch.ui.output.progress import progress_bar
 
     with stop_on_interrupt() as stop, progress_bar() as show:
         return index(collection, roots, options, progress=show, stop=stop)

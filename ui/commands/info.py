@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
-from capsearch.ui.output import aligned, human_bytes, print_json, printable
+from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable
 
 EXAMPLES = """\b
 Examples:
@@ -24,7 +24,7 @@ Examples:
 @json_option
 def command(index_path: Path | None, as_json: bool) -> None:
     """Tell what an index holds, with which models it was made, and how large it is."""
-    from capsearch.indexer.collection import Collection
+    from capsearch.indexer.embedded.collection import Collection
 
     where = index_path_or_default(index_path)
     with Collection.open(where) as collection:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.options import json_option
-from capsearch.ui.output import aligned, human_bytes, print_json, printable, remark
+from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable, remark
 
 if TYPE_CHECKING:
     from capsearch.encoders.models import ModelSummary

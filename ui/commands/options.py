@@ -27,7 +27,7 @@ json_option: Callable[[F], F] = click.option(
 
 def index_path_or_default(path: Path | None) -> Path:
     """The index a command works on when nobody named one."""
-    from capsearch.indexer.collection import default_index_path
+    from capsearch.indexer.embedded.collection import default_index_path
 
     return default_index_path() if path is None else path
 

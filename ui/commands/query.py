@@ -1,4 +1,4 @@
-"""`capsearch query`: find pictures by words, by a picture, or by both."""
+"""`capsearch query`: find images by words, by an image, or by both."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from capsearch.ui.commands.options import (
     json_option,
     last_day,
 )
-from capsearch.ui.output import remark
+from capsearch.ui.output.terminal import remark
 
 if TYPE_CHECKING:
-    from capsearch.indexer.collection import Collection
-    from capsearch.ui.output_hits import Found
+    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.ui.output.hits import Found
 
 EXAMPLES = """\b
 Examples:
   capsearch query "a cat on a laptop"
   capsearch query "一只猫趴在笔记本电脑上" --limit 3
   capsearch query "ノートパソコンの上の猫" --open
-  capsearch query --image holiday.jpg              pictures like this one
+  capsearch query --image holiday.jpg              images like this one
   capsearch query "at night" --image holiday.jpg   like this one, but at night
   capsearch query dog --from 2023 --until 2024-06 --folder ~/Pictures/garden
   capsearch query cat --paths | head -1            for other programs
   echo "red bus" | capsearch query - --json
 
-Scores: CM compares the words with the picture itself, CL with its captions in whatever
+Scores: CM compares the words with the image itself, CL with its captions in whatever
 language they are, and CLM (the default) is weight x CL + (1 - weight) x CM. To cut off what
 is not relevant, look at the scores once and give --min-score.
 """
@@ -48,7 +48,7 @@ is not relevant, look at the scores once and give --min-score.
     "--image",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A picture to compare with.",
+    help="An image to compare with.",
 )
 @click.option(
     "--image-weight", type=float, default=0.5, show_default=True, help="Its share beside words."
@@ -97,7 +97,7 @@ is not relevant, look at the scores once and give --min-score.
     "--sheet",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the hits as a page (.html) or a picture (.png).",
+    help="Write the hits as a page (.html) or an image (.png).",
 )
 def command(
     text: tuple[str, ...],
@@ -122,12 +122,12 @@ def command(
     open_sheet: bool,
     sheet: Path | None,
 ) -> None:
-    """Find pictures by TEXT, by a picture, or by both; TEXT may be - to read it from stdin."""
+    """Find images by TEXT, by an image, or by both; TEXT may be - to read it from stdin."""
     if as_json and as_paths:
         raise click.UsageError("choose one of --json and --paths")
     _check_sheet(sheet)
     from capsearch.encoders import models
-    from capsearch.indexer.collection import Collection
+    from capsearch.indexer.embedded.collection import Collection
 
     filters = Filters(
         folders=tuple(_absolute(folder) for folder in folders),
@@ -170,17 +170,17 @@ def _absolute(folder: Path) -> str:
 def _pixels(image: Path | None, collection: Collection) -> Pixels | None:
     if image is None:
         return None
-    from capsearch.indexer.decode import decode
+    from capsearch.encoders.preprocess import decode
 
     try:
-        return decode(image, collection.model.image.input_size).pixels
+        return decode(image, collection.model.image.preprocess).pixels
     except InvalidImage as error:
         raise InvalidImage(f"{image}: {error}") from error
 
 
 def _look_up(collection: Collection, result: SearchResult) -> tuple[Found, ...]:
     """The hits with their records; one whose record has just been removed is left out."""
-    from capsearch.ui.output_hits import Found
+    from capsearch.ui.output.hits import Found
 
     records = collection.catalog.images([hit.image_id for hit in result.hits])
     return tuple(
@@ -191,16 +191,16 @@ def _look_up(collection: Collection, result: SearchResult) -> tuple[Found, ...]:
 def _print(
     query: Query, result: SearchResult, found: tuple[Found, ...], *, as_json: bool, as_paths: bool
 ) -> None:
-    from capsearch.ui import output_hits
+    from capsearch.ui.output import hits as hit_output
 
     for warning in result.warnings:
         remark(f"warning: {warning}")
     if as_json:
-        output_hits.print_as_json(query, result, found)
+        hit_output.print_as_json(query, result, found)
     elif as_paths:
-        output_hits.print_paths(found)
+        hit_output.print_paths(found)
     else:
-        output_hits.print_table(found)
+        hit_output.print_table(found)
         _say_what_is_left(query, result)
 
 
@@ -214,7 +214,7 @@ def _say_what_is_left(query: Query, result: SearchResult) -> None:
 def _check_sheet(sheet: Path | None) -> None:
     if sheet is None:
         return
-    from capsearch.ui.output_sheet import WRITERS
+    from capsearch.ui.output.contact_sheet import WRITERS
 
     if sheet.suffix.lower() not in WRITERS:
         raise click.UsageError(
@@ -231,10 +231,10 @@ def _write_sheet(
 ) -> None:
     if sheet is None and not open_sheet:
         return
-    from capsearch.ui import output_sheet
+    from capsearch.ui.output import contact_sheet
 
-    target = sheet or output_sheet.last_sheet()
-    output_sheet.write(collection, query.text, found, target)
+    target = sheet or contact_sheet.last_sheet()
+    contact_sheet.write(collection, query.text, found, target)
     remark(f"sheet: {target}")
     if open_sheet:
-        output_sheet.show(target)
+        contact_sheet.show(target)

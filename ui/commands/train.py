@@ -12,19 +12,19 @@ import click
 
 from capsearch.engine.errors import MissingExtra, TrainingProblem
 from capsearch.ui.commands.options import json_option
-from capsearch.ui.output import print_json, remark
-from capsearch.ui.output_training import told
+from capsearch.ui.output.terminal import print_json, remark
+from capsearch.ui.output.training import told
 
 if TYPE_CHECKING:
-    from capsearch.encoders.training.network import Pooling
-    from capsearch.encoders.training.runs import Listener, Run
+    from capsearch.encoders.training.nn.w2vv import Pooling
+    from capsearch.encoders.training.runs.text_run import Listener, TrainingRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 TEXT_EXAMPLES = """\b
 Examples:
   capsearch train text --data DIR --name mine
-  capsearch train text --data captions_train2017.json --pictures train2017 --lang en --name coco
+  capsearch train text --data captions_train2017.json --images train2017 --lang en --name coco
   capsearch train text --data DIR --name mine --resume        after an interruption
   capsearch index ~/Pictures --model mine --rebuild           use it
 
@@ -51,7 +51,7 @@ Fine-tunes the upper blocks of an EfficientNet-Lite against the captions, togeth
 encoders, which become a model of their own. The lower blocks' activations are kept on disk:
 69 kB a photo for lite2. Two cores train some 50 photos a second. --from trio goes on from the
 built-in model instead of ImageNet's network: quicker, with the words and languages that model
-has (--lang, --inputs, --pooling and --warm-epochs do not apply).
+has (--lang, --inputs, --pooling and --frozen-epochs do not apply).
 """
 
 
@@ -68,7 +68,7 @@ def _shared(command: F) -> F:
             help="Captioned photos, a folder or a file; repeatable.",
         ),
         click.option(
-            "--pictures",
+            "--images",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
             help="Where the photos lie, if not beside the captions.",
@@ -84,7 +84,7 @@ def _shared(command: F) -> F:
         click.option("--train-split", default="train", show_default=True),
         click.option("--val-split", default="val", show_default=True),
         click.option("--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR"),
-        click.option("--batch", type=click.IntRange(2), default=256, show_default=True),
+        click.option("--batch-size", type=click.IntRange(2), default=256, show_default=True),
         click.option("--seed", type=int, default=7, show_default=True),
         click.option("--min-count", type=click.IntRange(1), default=5, show_default=True),
         click.option("--limit", type=click.IntRange(2), help="Use only so many training photos."),
@@ -100,11 +100,11 @@ def _shared(command: F) -> F:
 def _reading(command: F) -> F:
     """What the text encoders are made of, and what they learn from."""
     command = click.option(
-        "--captions-share",
+        "--caption-loss-weight",
         type=click.FloatRange(0),
         default=0.5,
         show_default=True,
-        help="Weight of the loss between captions of one photo; 0 for pictures alone.",
+        help="Weight of the loss between captions of one photo; 0 for images alone.",
     )(command)
     command = click.option(
         "--pooling",
@@ -116,7 +116,7 @@ def _reading(command: F) -> F:
     command = click.option(
         "--hidden",
         type=click.IntRange(1),
-        help="Hidden units of the text encoders; a --from model's are narrowed to so many.",
+        help="Hidden units of the text encoders; a --from model's are pruned to so many.",
     )(command)
     return click.option(
         "--inputs",
@@ -126,8 +126,8 @@ def _reading(command: F) -> F:
     )(command)
 
 
-_no_mirror = click.option(
-    "--no-mirror", is_flag=True, help="Train on the photos as they are only: half the features."
+_no_flip = click.option(
+    "--no-flip", is_flag=True, help="Train on the photos as they are only: half the features."
 )
 
 
@@ -140,7 +140,7 @@ def command() -> None:
 @_shared
 @click.option("--backbone", metavar="NAME", help="Whose features to train on.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--rate", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
+@click.option("--lr", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
 @click.option("--loss", default="infonce", show_default=True, help="infonce or triplet.")
 @_reading
 @click.option(
@@ -149,41 +149,41 @@ def command() -> None:
     show_default=True,
     help="Ours, or one of the papers': w2vv, w2vv-attention, enhanced-w2vv, w2vv++.",
 )
-@_no_mirror
+@_no_flip
 def text(
     backbone: str | None,
     epochs: int,
-    rate: float,
+    lr: float,
     loss: str,
     inputs: str,
     hidden: int | None,
     pooling: Pooling,
-    captions_share: float,
+    caption_loss_weight: float,
     variant: str,
-    no_mirror: bool,
+    no_flip: bool,
     as_json: bool,
     **shared: Any,
 ) -> int:
     """Train text encoders and the image projection together on a backbone's features."""
     _need_torch()
-    from capsearch.encoders.training import runs
-    from capsearch.encoders.training.pair import TrainingOptions
+    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
+    from capsearch.encoders.training.runs import text_run
 
     options = TrainingOptions(
         config=_config(inputs, pooling, hidden),
-        captions_share=captions_share,
+        caption_loss_weight=caption_loss_weight,
         loss=loss,
         epochs=epochs,
-        rate=rate,
-        batch=shared["batch"],
+        lr=lr,
+        batch_size=shared["batch_size"],
         seed=shared["seed"],
     )
     run = replace(
-        _run(shared), backbone=backbone or runs.DEFAULT_BACKBONE, variant=variant,
-        mirror=not no_mirror,
+        _run(shared), backbone=backbone or text_run.DEFAULT_BACKBONE, variant=variant,
+        flip=not no_flip,
         options=options,
     )  # fmt: skip
-    return _carry_out(runs.train_text, run, as_json)
+    return _carry_out(text_run.train_text, run, as_json)
 
 
 @command.command(epilog=PROJECTION_EXAMPLES)
@@ -191,28 +191,30 @@ def text(
 @click.option("--backbone", required=True, metavar="NAME", help="Whose features to project.")
 @click.option("--text", default=None, metavar="NAME", help="Whose space to project into.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--rate", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
-@_no_mirror
+@click.option("--lr", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
+@_no_flip
 def projection(
     backbone: str,
     text: str | None,
     epochs: int,
-    rate: float,
-    no_mirror: bool,
+    lr: float,
+    no_flip: bool,
     as_json: bool,
     **shared: Any,
 ) -> int:
     """Project another backbone into an existing model's space."""
     _need_torch()
     from capsearch.encoders.models import DEFAULT_MODEL
-    from capsearch.encoders.training import runs
-    from capsearch.encoders.training.pair import TrainingOptions
+    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
+    from capsearch.encoders.training.runs import text_run
 
-    options = TrainingOptions(epochs=epochs, rate=rate, batch=shared["batch"], seed=shared["seed"])
-    run = replace(_run(shared), backbone=backbone, mirror=not no_mirror, options=options)
+    options = TrainingOptions(
+        epochs=epochs, lr=lr, batch_size=shared["batch_size"], seed=shared["seed"]
+    )
+    run = replace(_run(shared), backbone=backbone, flip=not no_flip, options=options)
 
-    def train(run: Run, decode: Any, listener: Listener) -> Path:
-        return runs.train_projection(run, text or DEFAULT_MODEL, decode, listener)
+    def train(run: TrainingRun, listener: Listener) -> Path:
+        return text_run.train_projection(run, text or DEFAULT_MODEL, listener)
 
     return _carry_out(train, run, as_json)
 
@@ -232,40 +234,40 @@ def projection(
     help="0 leaves the network as it is.",
 )
 @click.option(
-    "--warm-epochs",
+    "--frozen-epochs",
     type=click.IntRange(0),
     default=3,
     show_default=True,
     help="Before them, quick ones that leave the network as it is.",
 )
-@click.option("--rate", type=float, default=5e-4, show_default=True, help="Of the rest.")
-@click.option("--eyes-rate", type=float, default=3e-4, show_default=True, help="Of the network.")
+@click.option("--lr", type=float, default=5e-4, show_default=True, help="Of the rest.")
+@click.option("--backbone-lr", type=float, default=3e-4, show_default=True, help="Of the network.")
 def backbone(
     start: str,
     text_name: str | None,
     epochs: int,
-    warm_epochs: int,
-    rate: float,
-    eyes_rate: float,
+    frozen_epochs: int,
+    lr: float,
+    backbone_lr: float,
     inputs: str,
     hidden: int | None,
     pooling: Pooling,
-    captions_share: float,
+    caption_loss_weight: float,
     as_json: bool,
     **shared: Any,
 ) -> int:
     """Fine-tune a network's upper blocks against captions, and text encoders with it."""
     _need_torch()
-    from capsearch.encoders.training.pair import TrainingOptions
-    from capsearch.encoders.training.runs_backbone import train_backbone
+    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
+    from capsearch.encoders.training.runs.backbone_run import train_backbone
 
     options = TrainingOptions(
         config=_config(inputs, pooling, hidden),
-        captions_share=captions_share,
+        caption_loss_weight=caption_loss_weight,
         epochs=epochs,
-        rate=rate,
-        eyes_rate=eyes_rate,
-        batch=shared["batch"],
+        lr=lr,
+        backbone_lr=backbone_lr,
+        batch_size=shared["batch_size"],
         seed=shared["seed"],
         patience=epochs,
     )
@@ -274,7 +276,7 @@ def backbone(
         backbone=start,
         text_name=text_name or f"{shared['name']}-text",
         hidden=hidden,
-        warm_epochs=warm_epochs,
+        frozen_epochs=frozen_epochs,
         options=options,
     )
     return _carry_out(train_backbone, run, as_json)
@@ -289,7 +291,7 @@ def _need_torch() -> None:
 
 
 def _config(inputs: str, pooling: Pooling, hidden: int | None) -> Any:
-    from capsearch.encoders.training.network import INPUTS, TextConfig
+    from capsearch.encoders.training.nn.w2vv import INPUTS, TextConfig
 
     chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
     unknown = [one for one in chosen if one not in INPUTS]
@@ -299,16 +301,16 @@ def _config(inputs: str, pooling: Pooling, hidden: int | None) -> Any:
     return replace(made, hidden=hidden) if hidden else made
 
 
-def _run(shared: dict[str, Any]) -> Run:
+def _run(shared: dict[str, Any]) -> TrainingRun:
     from platformdirs import user_cache_path
 
+    from capsearch.encoders.datasets.captioned import Source
     from capsearch.encoders.models import user_models_dir
-    from capsearch.encoders.training.photos import Source
-    from capsearch.encoders.training.runs import Run
+    from capsearch.encoders.training.runs.text_run import TrainingRun
     from capsearch.engine.records import LANGUAGES
 
-    return Run(
-        sources=tuple(Source(path, pictures=shared["pictures"]) for path in shared["sources"]),
+    return TrainingRun(
+        sources=tuple(Source(path, images=shared["images"]) for path in shared["sources"]),
         name=shared["name"],
         output=shared["output"] or user_models_dir() / shared["name"],
         languages=shared["languages"] or LANGUAGES,
@@ -322,9 +324,8 @@ def _run(shared: dict[str, Any]) -> Run:
     )
 
 
-def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
-    from capsearch.encoders.storage import read_card
-    from capsearch.indexer.decode import pixels
+def _carry_out(train: Callable[..., Path], run: TrainingRun, as_json: bool) -> int:
+    from capsearch.encoders.model_folder import read_card
 
     if len(set(run.folders)) < len(run.folders):
         raise TrainingProblem("the network and its text model need two names")
@@ -332,7 +333,7 @@ def _carry_out(train: Callable[..., Path], run: Run, as_json: bool) -> int:
         if (folder / "model.json").is_file():
             raise TrainingProblem(f"{folder} holds a model already; choose another --name")
     with told() as listener:
-        folder = train(run, pixels, listener)
+        folder = train(run, listener)
     card = read_card(folder)
     if as_json:
         print_json(card)

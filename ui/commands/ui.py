@@ -13,7 +13,7 @@ import click
 
 from capsearch.engine.errors import MissingExtra
 from capsearch.ui.commands.options import json_option
-from capsearch.ui.output import print_json, remark
+from capsearch.ui.output.terminal import print_json, remark
 from capsearch.ui.web.style import THEME
 from capsearch.ui.web.timing import VARIABLE as TIMING_VARIABLE
 
@@ -59,12 +59,12 @@ def command(
     """Open the search page in a browser; Ctrl-C ends it.
 
     The page listens on this machine only. Another --host lets everyone who can reach it see
-    the indexed pictures: there is no password.
+    the indexed images: there is no password.
     """
     if find_spec("streamlit") is None:
         raise MissingExtra("the search page", "ui")
     if host not in LOOPBACK:
-        remark(f"warning: everyone who can reach {host}:{port} can see these pictures")
+        remark(f"warning: everyone who can reach {host}:{port} can see these images")
     url = f"http://{host}:{port}"
     if as_json:
         print_json({"url": url, "indexes": [str(path.absolute()) for path in indexes]})

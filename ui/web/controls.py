@@ -10,8 +10,8 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from capsearch.engine.records import LANGUAGES, MODES
-from capsearch.indexer.facets import Facet, Facets
-from capsearch.ui.output import printable
+from capsearch.indexer.embedded.facets import Facet, Facets
+from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import session
 from capsearch.ui.web.state import MAX_TEXT
@@ -21,9 +21,9 @@ OLDEST = date(1826, 1, 1)  # the first photograph there is
 
 
 def search_box(texts: Texts) -> UploadedFile | None:
-    """The box for words and the drop zone; the dropped picture."""
+    """The box for words and the drop zone; the dropped image."""
     with st.container(key="search_row"):
-        words, picture = st.columns([5, 2], vertical_alignment="center")
+        words, image = st.columns([5, 2], vertical_alignment="center")
         words.text_input(
             texts.search,
             key="text",
@@ -32,8 +32,8 @@ def search_box(texts: Texts) -> UploadedFile | None:
             label_visibility="collapsed",
             icon=":material/search:",
         )
-        return picture.file_uploader(
-            texts.drop_picture,
+        return image.file_uploader(
+            texts.drop_image,
             type=UPLOAD_TYPES,
             key=f"upload_{st.session_state['uploads']}",
             label_visibility="collapsed",
@@ -109,7 +109,7 @@ def _filters(texts: Texts, facets: Facets) -> None:
 
 
 def _choose_many(texts: Texts, label: str, key: str, facets: Sequence[Facet]) -> None:
-    counts = {facet.value: facet.pictures for facet in facets}
+    counts = {facet.value: facet.images for facet in facets}
     options = list(dict.fromkeys([*counts, *st.session_state[key]]))
     if options:
         st.multiselect(

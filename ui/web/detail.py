@@ -1,4 +1,4 @@
-"""The large view: one picture with everything known about it, and its neighbours."""
+"""The large view: one image with everything known about it, and its neighbours."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import streamlit as st
 from capsearch.engine.duplicates import near_duplicates
 from capsearch.engine.errors import CapsearchError
 from capsearch.engine.records import Caption, Hit, ImageRecord, Query, Tag
-from capsearch.ui.output import human_bytes, printable
+from capsearch.ui.output.terminal import human_bytes, printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import grid, session
+from capsearch.ui.web.images import LARGE_EDGE, image_file
 from capsearch.ui.web.library import Library
-from capsearch.ui.web.pictures import LARGE_EDGE, picture_file
 
 NEIGHBOURS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the large view needs besides the picture's id."""
+    """What the large view needs besides the image's id."""
 
     library: Library
     texts: Texts
@@ -31,8 +31,8 @@ class View:
 
 
 def show(view: View) -> None:
-    """Open the large view over the page for the picture the session has selected."""
-    dialog = st.dialog(view.texts.picture, width="large", on_dismiss=session.close_picture)
+    """Open the large view over the page for the image the session has selected."""
+    dialog = st.dialog(view.texts.image, width="large", on_dismiss=session.close_image)
     dialog(_body)(view)
 
 
@@ -43,13 +43,13 @@ def _body(view: View) -> None:
         st.rerun()
     record = view.library.collection.catalog.images([image_id]).get(image_id)
     if record is None:
-        st.warning(view.texts.unknown_picture)
+        st.warning(view.texts.unknown_image)
         return
     session.write_view(image_id)
     _turn_pages(view, image_id)
-    picture, facts = st.columns([5, 3], gap="medium")
-    with picture:
-        _picture(view, record)
+    image, facts = st.columns([5, 3], gap="medium")
+    with image:
+        _image(view, record)
     with facts.container(key="facts", gap=None):
         _facts(view, record)
     _neighbours(view, image_id)
@@ -70,13 +70,13 @@ def _turn_pages(view: View, image_id: str) -> None:
                 key=f"turn_{key}",
                 shortcut=key,
                 disabled=not there,
-                on_click=session.open_picture,
+                on_click=session.open_image,
                 args=(view.order[other] if there else image_id,),
             )
 
 
-def _picture(view: View, record: ImageRecord) -> None:
-    file = picture_file(view.library.collection, record.id, LARGE_EDGE)
+def _image(view: View, record: ImageRecord) -> None:
+    file = image_file(view.library.collection, record.id, LARGE_EDGE)
     with st.container(key="large"):
         if file is None:
             st.text(view.texts.unreadable)
@@ -127,7 +127,7 @@ def _field(label: str, value: str) -> None:
 
 
 def _neighbours(view: View, image_id: str) -> None:
-    """Near-duplicates, then similar pictures that are none."""
+    """Near-duplicates, then similar images that are none."""
     try:
         engine = view.library.engine()
         copies = near_duplicates(engine.images, image_id, limit=NEIGHBOURS)
@@ -148,4 +148,4 @@ def _strip(view: View, title: str, place: str, scored: Sequence[tuple[str, float
     ids, scores = [one for one, _ in scored], [score for _, score in scored]
     tiles = grid.tiles_of_ids(view.library.collection, ids, view.reader, scores)
     bare = [replace(tile, caption="", tags="") for tile in tiles]
-    grid.draw(bare, view.texts, f"grid_strip_{place}", session.open_picture)
+    grid.draw(bare, view.texts, f"grid_strip_{place}", session.open_image)

@@ -1,4 +1,4 @@
-"""The grid of pictures. Names, captions and tags are drawn with st.text: never as Markdown."""
+"""The grid of images. Names, captions and tags are drawn with st.text: never as Markdown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import streamlit as st
 
 from capsearch.engine.records import Caption, Contributions, Hit, ImageRecord, Tag
-from capsearch.indexer.collection import Collection
-from capsearch.ui.output import printable
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
-from capsearch.ui.web.pictures import tile_files
+from capsearch.ui.web.images import tile_files
 from capsearch.ui.web.style import ratio_bucket
 
 MAX_TAGS = 5
@@ -20,7 +20,7 @@ MAX_TAGS = 5
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A picture in the grid with what stands below it."""
+    """An image in the grid with what stands below it."""
 
     record: ImageRecord
     rank: int
@@ -31,7 +31,7 @@ class Tile:
 
 
 def tiles_of_hits(collection: Collection, hits: Sequence[Hit], reader: str) -> tuple[Tile, ...]:
-    """Hits as tiles; one whose picture has just been removed is left out."""
+    """Hits as tiles; one whose image has just been removed is left out."""
     by_id = {hit.image_id: hit for hit in hits}
     return _tiles(
         collection,
@@ -45,7 +45,7 @@ def tiles_of_hits(collection: Collection, hits: Sequence[Hit], reader: str) -> t
 def tiles_of_ids(
     collection: Collection, image_ids: Sequence[str], reader: str, scores: Sequence[float] = ()
 ) -> tuple[Tile, ...]:
-    """Pictures without a search, or with one number each."""
+    """ImageStore without a search, or with one number each."""
     lines = {one: f"{score:.3f}" for one, score in zip(image_ids, scores, strict=False)}
     return _tiles(collection, image_ids, reader, lines, {})
 
@@ -57,7 +57,7 @@ def _tiles(
     scores: Mapping[str, str],
     matched: Mapping[str, Caption | None],
 ) -> tuple[Tile, ...]:
-    """Everything about many pictures with one question to the catalog for each kind."""
+    """Everything about many images with one question to the catalog for each kind."""
     records = collection.catalog.images(image_ids)
     captions, tags = collection.catalog.captions(image_ids), collection.catalog.tags(image_ids)
     known = [one for one in image_ids if one in records]
@@ -113,7 +113,7 @@ def _draw_tile(tile: Tile, texts: Texts, place: str, on_open: Callable[[str], No
         else:
             st.image(str(tile.file), width="stretch")
         st.button(
-            texts.open_picture.format(rank=tile.rank),
+            texts.open_image.format(rank=tile.rank),
             key=f"open_{name}",
             on_click=on_open,
             args=(tile.record.id,),

@@ -9,7 +9,7 @@ import streamlit as st
 
 from capsearch.engine.errors import IndexBusy
 from capsearch.ui.commands.ui import LOOPBACK
-from capsearch.ui.output import printable
+from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web.jobs import Indexing, Status
 from capsearch.ui.web.library import Library
@@ -46,14 +46,14 @@ def _library(
 ) -> None:
     st.selectbox(texts.collection, collections, key="collection", format_func=printable)
     if library is not None:
-        st.caption(texts.pictures_count.format(count=f"{library.picture_count():,}"))
+        st.caption(texts.images_count.format(count=f"{library.image_count():,}"))
         st.text("\n".join(printable(str(root)) for root in library.collection.catalog.roots()))
     if may_index():
         _panel(texts, where, has_roots=library is not None)
 
 
 def may_index() -> bool:
-    """Only for this machine: who can choose a folder can look at every picture in it."""
+    """Only for this machine: who can choose a folder can look at every image in it."""
     return st.get_option("server.address") in LOOPBACK
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from capsearch.engine.errors import CapsearchError, IndexBusy
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexSummary, Progress, index
 
 

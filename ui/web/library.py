@@ -12,8 +12,8 @@ import streamlit as st
 
 from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.collection import CATALOG, Collection, default_index_path
-from capsearch.indexer.facets import Facets, facets
+from capsearch.indexer.embedded.collection import CATALOG, Collection, default_index_path
+from capsearch.indexer.embedded.facets import Facets, facets
 from capsearch.ui.commands.ui import INDEXES_VARIABLE
 
 
@@ -37,12 +37,12 @@ class Library:
                 self._facets = (revision, facets(self.collection.catalog))
             return self._facets[1]
 
-    def picture_count(self) -> int:
-        """How many pictures there are."""
+    def image_count(self) -> int:
+        """How many images there are."""
         return int(self.collection.catalog.rows("SELECT count(*) FROM images")[0][0])
 
 
-def offered() -> Mapping[str, Path]:
+def available_indexes() -> Mapping[str, Path]:
     """The collections to choose from by name. A URL can name these and no others."""
     chosen = os.environ.get(INDEXES_VARIABLE, "")
     paths = [Path(path) for path in chosen.split(os.pathsep) if path] or [default_index_path()]

@@ -1,4 +1,4 @@
-"""The answer to a search as a grid, the newest pictures without one, or what went wrong."""
+"""The answer to a search as a grid, the newest images without one, or what went wrong."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from capsearch.engine.errors import (
     InvalidQuery,
 )
 from capsearch.engine.records import Hit, Pixels, Query, SearchResult
-from capsearch.indexer.facets import newest
-from capsearch.ui.output import printable
+from capsearch.indexer.embedded.facets import newest
+from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
 from capsearch.ui.web import detail, grid, session, timing
+from capsearch.ui.web.images import TILE_EDGE, image_file, upload_pixels
 from capsearch.ui.web.library import Library
-from capsearch.ui.web.pictures import TILE_EDGE, picture_file, upload_pixels
 from capsearch.ui.web.state import MAX_PAGES, PAGE_SIZE, PageState
 
 # The first that fits: the error, what the page calls it in the reader's language.
@@ -51,7 +51,7 @@ class Asked:
 
 
 def show(asked: Asked, watch: timing.Stopwatch) -> None:
-    """The grid for what was asked, and the large view if a picture is selected."""
+    """The grid for what was asked, and the large view if an image is selected."""
     try:
         query = _query(asked)
         tiles, hits = _browse(asked) if query is None else _search(asked, query, watch)
@@ -64,20 +64,20 @@ def show(asked: Asked, watch: timing.Stopwatch) -> None:
 
 
 def _query(asked: Asked) -> Query | None:
-    """What to ask the engine, after showing the picture that is searched with, if any."""
+    """What to ask the engine, after showing the image that is searched with, if any."""
     image = _uploaded(asked)
     if image is None and asked.state.like is None:
         return asked.state.query()
-    with st.container(horizontal=True, vertical_alignment="center", key="with_picture"):
+    with st.container(horizontal=True, vertical_alignment="center", key="with_image"):
         _show_example(asked, image)
         share = 0.5
         if asked.state.text:
-            share = st.slider(asked.texts.picture_weight, 0.0, 1.0, 0.5, 0.05, width=320)
+            share = st.slider(asked.texts.image_weight, 0.0, 1.0, 0.5, 0.05, width=320)
     return asked.state.query(image, share)
 
 
 def _uploaded(asked: Asked) -> Pixels | None:
-    """The dropped picture as pixels, decoded once and kept while it stays in the drop zone."""
+    """The dropped image as pixels, decoded once and kept while it stays in the drop zone."""
     if asked.dropped is None:
         st.session_state.pop("upload", None)
         return None
@@ -92,9 +92,9 @@ def _uploaded(asked: Asked) -> Pixels | None:
 def _show_example(asked: Asked, image: Pixels | None) -> None:
     if image is not None:
         st.image(asked.dropped.getvalue() if asked.dropped else image, width=72)
-        st.text(asked.texts.searching_with_picture)
+        st.text(asked.texts.searching_with_image)
         return
-    file = picture_file(asked.library.collection, asked.state.like or "", TILE_EDGE)
+    file = image_file(asked.library.collection, asked.state.like or "", TILE_EDGE)
     if file is not None:
         st.image(str(file), width=72)
     st.text(asked.texts.like_this)
@@ -114,7 +114,7 @@ def _search(asked: Asked, query: Query, watch: timing.Stopwatch) -> Drawn:
     _draw(asked, tiles, result)
     watch.lap("render")
     facts = {
-        "pictures": len(engine.images),
+        "images": len(engine.images),
         "hits": len(result.hits),
         "mode": result.mode,
         "language": result.language,
@@ -129,12 +129,12 @@ def _draw(asked: Asked, tiles: tuple[grid.Tile, ...], result: SearchResult) -> N
         st.info(f"{texts.no_hits} {texts.no_hits_advice}")
         return
     st.container(key="quiet_count").text(texts.hits_on_page.format(count=len(tiles)))
-    grid.draw(tiles, texts, "grid", session.open_picture)
+    grid.draw(tiles, texts, "grid", session.open_image)
     _more(asked, result.more)
 
 
 def _browse(asked: Asked) -> Drawn:
-    """Without words: the newest pictures that pass the filters."""
+    """Without words: the newest images that pass the filters."""
     asked.library.engine()  # says so if there is nothing yet
     wanted = asked.state.pages * PAGE_SIZE
     collection = asked.library.collection
@@ -144,7 +144,7 @@ def _browse(asked: Asked) -> Drawn:
         return (), {}
     st.container(key="quiet_count").text(asked.texts.newest)
     tiles = grid.tiles_of_ids(collection, ids[:wanted], asked.reader)
-    grid.draw(tiles, asked.texts, "grid", session.open_picture)
+    grid.draw(tiles, asked.texts, "grid", session.open_image)
     _more(asked, len(ids) > wanted)
     return tiles, {}
 

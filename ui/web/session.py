@@ -120,7 +120,7 @@ def write_url(state: PageState, collections: Sequence[str]) -> None:
 
 
 def write_view(image_id: str) -> None:
-    """Make the address bar name the picture in the large view, which draws itself alone."""
+    """Make the address bar name the image in the large view, which draws itself alone."""
     st.query_params["view"] = image_id
     st.session_state["url"] = _url()
     st.session_state["shown"] = replace(st.session_state["shown"], selected=image_id)
@@ -141,12 +141,12 @@ def remember() -> None:
 # Callbacks
 
 
-def open_picture(image_id: str) -> None:
-    """Show a picture in the large view."""
+def open_image(image_id: str) -> None:
+    """Show an image in the large view."""
     st.session_state["selected"] = image_id
 
 
-def close_picture() -> None:
+def close_image() -> None:
     """Back to the grid."""
     st.session_state["selected"] = None
 
@@ -157,13 +157,13 @@ def more() -> None:
 
 
 def search_like(image_id: str) -> None:
-    """Search with a picture of the collection instead of words."""
+    """Search with an image of the collection instead of words."""
     st.session_state.update(text="", like=image_id, selected=None)
     forget_upload()
 
 
 def clear_like() -> None:
-    """Stop searching with a picture of the collection."""
+    """Stop searching with an image of the collection."""
     st.session_state["like"] = None
 
 

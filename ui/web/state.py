@@ -25,14 +25,14 @@ class PageState:
     """Everything a permalink keeps."""
 
     text: str = ""
-    like: str | None = None  # a picture of the collection to search with
+    like: str | None = None  # an image of the collection to search with
     language: str | None = None  # of the words; None: by script
     mode: Mode = "clm"
     weight: float | None = None  # None: tuned
     min_score: float | None = None
     filters: Filters = field(default_factory=Filters)
     pages: int = 1
-    selected: str | None = None  # the picture in the large view
+    selected: str | None = None  # the image in the large view
     collection: str | None = None
     interface: str | None = None
 

@@ -23,7 +23,7 @@ NARROWEST, WIDEST, STEP = 65, 190, 5  # aspect ratios of tiles, width / height i
 
 
 def ratio_bucket(width: int, height: int) -> int:
-    """The tile shape for a picture, in percent; panoramas and towers are cropped a little."""
+    """The tile shape for an image, in percent; panoramas and towers are cropped a little."""
     percent = 100 * max(width, 1) / max(height, 1)
     return min(max(STEP * round(percent / STEP), NARROWEST), WIDEST)
 
@@ -33,7 +33,7 @@ def buckets() -> Iterable[int]:
     return range(NARROWEST, WIDEST + 1, STEP)
 
 
-# The height of a row is chosen, widths follow from each picture's shape, which is known
+# The height of a row is chosen, widths follow from each image's shape, which is known
 # before it has loaded: rows fill the page edge to edge and nothing moves when pixels arrive.
 _GRID = """
 [class*="st-key-grid"] { display: flex; flex-flow: row wrap; gap: 14px; --row: 215px }
@@ -60,7 +60,7 @@ _GRID = """
   overflow-wrap: anywhere }
 [class*="st-key-tile"][class*="_captioned"] > :nth-child(3) [data-testid="stText"] span {
   font-size: .86rem; opacity: 1 }
-/* The button lies over the picture: all of it is clickable, and the tab key gets there. */
+/* The button lies over the image: all of it is clickable, and the tab key gets there. */
 [class*="st-key-tile"] [class*="st-key-open"] { position: absolute; inset: 0 0 auto 0;
   aspect-ratio: var(--ratio); z-index: 1; height: auto }
 [class*="st-key-open"] div, [class*="st-key-open"] button { width: 100%; height: 100% }
@@ -119,7 +119,7 @@ _PAGE = """
 
 
 def stylesheet(drop_label: str) -> str:
-    """The page's own CSS. Nothing in it comes from a picture, a caption or a URL.
+    """The page's own CSS. Nothing in it comes from an image, a caption or a URL.
 
     `drop_label` names the drop zone, for which Streamlit has only English words.
     """

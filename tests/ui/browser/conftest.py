@@ -1,4 +1,4 @@
-"""A small collection of coloured pictures, its page on a real server, and a real browser."""
+"""A small collection of coloured images, its page on a real server, and a real browser."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page
 from serving import TOY_PAGE, browsing, chromium, serving, settled
 from toy_page import toy_model
 
-from capsearch.engine.fakes import COLOURS, colour_picture
-from capsearch.indexer.collection import Collection
+from capsearch.engine.fakes import COLOURS, colour_image
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
 
 OUTPUT = Path(__file__).parents[2] / "output"
@@ -29,13 +29,13 @@ FILLERS = 60  # so that there are three pages
 
 def save(path: Path, *colours: str, size: tuple[int, int] = (90, 60)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture = Image.fromarray(colour_picture(*colours, size=max(size)))
-    picture.crop((0, 0, *size)).save(path, quality=95)
+    image = Image.fromarray(colour_image(*colours, size=max(size)))
+    image.crop((0, 0, *size)).save(path, quality=95)
     return path
 
 
 def write_photos(root: Path) -> None:
-    """The special pictures, and fillers of which no two are the same file."""
+    """The special images, and fillers of which no two are the same file."""
     save(root / "car.png", "red")
     (root / "car.txt").write_text("a red car\n一辆红色的车\n赤い車\n", encoding="utf-8")
     save(root / "car copy.jpg", "red", size=(120, 80))
@@ -46,7 +46,7 @@ def write_photos(root: Path) -> None:
     names = [name for name in COLOURS if name not in ("red", "blue", "purple")]
     for at in range(FILLERS):
         pair = (names[at % len(names)], names[(at // len(names)) % len(names)])
-        pixels = colour_picture(*pair, size=64)
+        pixels = colour_image(*pair, size=64)
         pixels[0, 0] = np.array([at, at, at], np.uint8)  # another file, the same colours
         path = root / "fillers" / f"{at:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def photo_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def collections(photo_root: Path) -> tuple[Path, Path]:
-    """An index of all pictures, and a folder for an index that does not exist yet."""
+    """An index of all images, and a folder for an index that does not exist yet."""
     first = photo_root.parent / "holidays"
     with Collection.create(first, toy_model()) as collection:
         index(collection, [photo_root])
@@ -87,7 +87,7 @@ def address(browser: Browser, collections: tuple[Path, Path]) -> Iterator[str]:
 def visit(
     browser: Browser, address: str, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Page]]:
-    """Open the page at a permalink: visit(q="red"). What it looked like is kept as a picture."""
+    """Open the page at a permalink: visit(q="red"). What it looked like is kept as an image."""
     contexts = []
 
     def open_page(locale: str = "en-US", width: int = 1280, **params: str) -> Page:

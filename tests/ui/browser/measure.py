@@ -1,7 +1,7 @@
 """How long the page's server works on a search, by its own log, in a collection of 10,000.
 
 python tests/ui/browser/measure.py                  # the built-in model
-python tests/ui/browser/measure.py --toy --pictures 1000
+python tests/ui/browser/measure.py --toy --images 1000
 python tests/ui/browser/measure.py --index DIR      # a collection that is there already
 """
 
@@ -21,7 +21,7 @@ from serving import TOY_PAGE, browsing, serving
 from toy_page import toy_model
 
 from capsearch.engine.fakes import CONCEPTS
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
 
 WARM_UP = 5
@@ -29,8 +29,8 @@ WAIT_MS = 120_000
 SCENES = ("{} on the left", "左边的{}", "左の{}")  # in the order of CONCEPTS' languages
 
 
-def write_pictures(folder: Path, count: int) -> None:
-    """Pictures of random colours, every tenth with a caption in one of three languages."""
+def write_images(folder: Path, count: int) -> None:
+    """ImageStore of random colours, every tenth with a caption in one of three languages."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     for at in range(count):
@@ -69,7 +69,7 @@ def ask(page: Page, log: Path, text: str) -> None:
 def report(log: Path) -> None:
     """p50 and p95 of every part, in milliseconds."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()][WARM_UP:]
-    print(f"{lines[0]['pictures']} pictures, {len(lines)} queries, {os.cpu_count()} cores, "
+    print(f"{lines[0]['images']} images, {len(lines)} queries, {os.cpu_count()} cores, "
           f"load {os.getloadavg()[0]:.1f}, {platform.machine()}")  # fmt: skip
     for name in [name for name in lines[0] if name.endswith("_ms")]:
         p50, p95 = np.percentile([line[name] for line in lines], [50, 95])
@@ -91,7 +91,7 @@ def measure(made: Path, options: argparse.Namespace, log: Path) -> None:
 def main() -> None:
     """Parse, index, serve, ask, report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=60)
     parser.add_argument("--index", type=Path, help="do not make one")
     parser.add_argument("--toy", action="store_true", help="without weights: colours only")
@@ -99,7 +99,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = options.index or Path(folder) / "index"
         if options.index is None:
-            write_pictures(Path(folder) / "photos", options.pictures)
+            write_images(Path(folder) / "photos", options.images)
             with Collection.create(made, toy_model() if options.toy else None) as collection:
                 index(collection, [Path(folder) / "photos"])
         measure(made, options, Path(folder) / "times.jsonl")

@@ -1,4 +1,4 @@
-"""A picture of the page on photographs that may be shown, with the built-in model.
+"""An image of the page on photographs that may be shown, with the built-in model.
 
 python tests/ui/browser/screenshot.py page.png
 python tests/ui/browser/screenshot.py dark.png --dark --width 400 --query 一只猫
@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from serving import TOY_PAGE, browsing, serving
 from toy_page import toy_model
 
-from capsearch.indexer.collection import Collection
+from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
 from capsearch.ui.demo import collect
 
@@ -39,7 +39,7 @@ def make_index(folder: Path, toy: bool) -> Path:
 
 
 def take(address: str, options: argparse.Namespace) -> None:
-    """Save what the browser shows once all pictures are there."""
+    """Save what the browser shows once all images are there."""
     with browsing() as browser:
         context = browser.new_context(
             viewport={"width": options.width, "height": options.height},

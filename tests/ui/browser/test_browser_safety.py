@@ -1,4 +1,4 @@
-"""What strangers wrote into captions, names and addresses stays text, and opens nothing."""
+"""What unmatched wrote into captions, names and addresses stays text, and opens nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_hostile_captions_and_names_show_as_text(visit: Visit) -> None:
     page.on("dialog", lambda dialog: pytest.fail(f"a caption ran: {dialog.message}"))
     page.goto(f"{page.url}?q=purple")
     settled(page)
-    page.get_by_role("button", name="Open picture 1", exact=True).click()
+    page.get_by_role("button", name="Open image 1", exact=True).click()
     large = page.get_by_role("dialog")
     for text in (*HOSTILE_CAPTIONS, HOSTILE_NAME):
         expect(large.get_by_text(text)).to_be_visible(**SLOWLY)
@@ -55,7 +55,7 @@ def test_an_id_that_is_not_in_the_catalog_opens_nothing(visit: Visit, stranger: 
 def test_a_collection_that_is_not_offered_is_not_opened(visit: Visit, photo_root: Path) -> None:
     page = visit(**{"in": str(photo_root)})
     page.get_by_role("button", name="Library").click()
-    expect(page.get_by_text("64 pictures")).to_be_visible(**SLOWLY)  # the first one offered
+    expect(page.get_by_text("64 images")).to_be_visible(**SLOWLY)  # the first one offered
 
 
 def test_an_empty_collection_says_what_to_do_and_can_be_filled_from_the_page(

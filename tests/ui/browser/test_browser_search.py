@@ -1,4 +1,4 @@
-"""The page in a real browser: finding a picture, opening it, narrowing, paging, coming back."""
+"""The page in a real browser: finding an image, opening it, narrowing, paging, coming back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def first_tile(page: Page) -> Locator:
 
 
 def open_first(page: Page) -> Locator:
-    """Click the first picture; the large view."""
+    """Click the first image; the large view."""
     first_tile(page).get_by_role("button").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible(**SLOWLY)
@@ -57,7 +57,7 @@ def wait_for_param(page: Page, name: str) -> str:
         ("赤い車", "検索", "ja-JP", "赤い車"),
     ],
 )
-def test_each_language_finds_the_right_picture_first_and_shows_its_own_caption(
+def test_each_language_finds_the_right_image_first_and_shows_its_own_caption(
     visit: Visit, words: str, box: str, locale: str, caption: str
 ) -> None:
     page = visit(locale)
@@ -91,19 +91,19 @@ def test_the_large_view_has_its_own_address_and_arrow_keys_turn_the_pages(visit:
     expect(page.get_by_role("dialog")).to_contain_text("car copy.jpg", **SLOWLY)
 
 
-def test_a_picture_of_the_collection_can_be_searched_with(visit: Visit) -> None:
+def test_a_image_of_the_collection_can_be_searched_with(visit: Visit) -> None:
     page = visit(q="blue", mode="cm")
     dialog = open_first(page)
-    dialog.get_by_role("button", name="Search with this picture").click()
-    expect(page.get_by_text("Pictures like this one")).to_be_visible(**SLOWLY)
+    dialog.get_by_role("button", name="Search with this image").click()
+    expect(page.get_by_text("ImageStore like this one")).to_be_visible(**SLOWLY)
     expect(dialog).to_be_hidden(**SLOWLY)
     expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
     wait_for_param(page, "like")
 
 
-def test_a_picture_can_be_reached_and_opened_with_the_keyboard_alone(visit: Visit) -> None:
+def test_a_image_can_be_reached_and_opened_with_the_keyboard_alone(visit: Visit) -> None:
     page = visit(q="a red car")
-    button = page.get_by_role("button", name="Open picture 1", exact=True)
+    button = page.get_by_role("button", name="Open image 1", exact=True)
     button.focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("car.png", **SLOWLY)
@@ -123,40 +123,40 @@ def test_a_filter_narrows_and_is_kept_in_the_address(visit: Visit) -> None:
 def test_more_appends_and_never_repeats_or_drops_a_hit(visit: Visit) -> None:
     page = visit(q="green")
     expect(tiles(page)).to_have_count(24, **SLOWLY)
-    pictures = tiles(page).locator("img")
-    expect(pictures).to_have_count(24, **SLOWLY)
-    before = pictures.evaluate_all("all => all.map(one => one.src)")
+    images = tiles(page).locator("img")
+    expect(images).to_have_count(24, **SLOWLY)
+    before = images.evaluate_all("all => all.map(one => one.src)")
     for count in (48, 64):
         settled(page)
         page.get_by_role("button", name="More").click()
         expect(tiles(page)).to_have_count(count, **SLOWLY)
     expect(page.get_by_role("button", name="More")).to_have_count(0, **SLOWLY)
-    after = pictures.evaluate_all("all => all.map(one => one.src)")
+    after = images.evaluate_all("all => all.map(one => one.src)")
     assert after[:24] == before
     assert len(set(after)) == 64
 
 
-def test_a_dropped_picture_finds_itself_and_words_can_be_added(
+def test_a_dropped_image_finds_itself_and_words_can_be_added(
     visit: Visit, photo_root: Path
 ) -> None:
     page = visit()
     page.set_input_files('input[type="file"]', photo_root / "trips" / "sea.png")
-    expect(page.get_by_text("Your picture")).to_be_visible(**SLOWLY)
+    expect(page.get_by_text("Your image")).to_be_visible(**SLOWLY)
     expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
     field = page.get_by_role("textbox", name="Search", exact=True)
     settled(page)
     field.fill("a red car")
     field.press("Enter")
-    expect(page.get_by_text("Share of the picture")).to_be_visible(**SLOWLY)
+    expect(page.get_by_text("Share of the image")).to_be_visible(**SLOWLY)
     expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
 
 
-def test_a_file_that_is_no_picture_is_refused_in_plain_words(visit: Visit, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_refused_in_plain_words(visit: Visit, tmp_path: Path) -> None:
     fake = tmp_path / "fake.jpg"
-    fake.write_bytes(b"not a picture at all")
+    fake.write_bytes(b"not an image at all")
     page = visit()
     page.set_input_files('input[type="file"]', fake)
-    expect(page.get_by_text("cannot be used as a picture")).to_be_visible(**SLOWLY)
+    expect(page.get_by_text("cannot be used as an image")).to_be_visible(**SLOWLY)
 
 
 def test_a_permalink_shows_the_same_after_a_reload(visit: Visit) -> None:
@@ -181,7 +181,7 @@ def test_the_browsers_back_button_returns_to_the_search_before(visit: Visit) -> 
     expect(field).to_have_value("a red car", **SLOWLY)
 
 
-def test_nothing_moves_when_the_pictures_arrive(visit: Visit) -> None:
+def test_nothing_moves_when_the_images_arrive(visit: Visit) -> None:
     def boxes(page: Page) -> list[list[float]]:
         return tiles(page).evaluate_all(
             "all => all.map(one => one.getBoundingClientRect())"

@@ -1,0 +1,1 @@
+"""Captioned images as training and benchmarks read them: layouts, archives, cached features."""

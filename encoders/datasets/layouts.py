@@ -1,0 +1,246 @@
+"""The layouts in which people have captions, each read into `CaptionedImage` records.
+
+A layout is a row of LAYOUTS: how to recognise it, how to read it, where its images lie.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsearch.encoders.datasets import sentence_lines as lines
+from capsearch.encoders.datasets.captioned import (
+    CaptionedImage,
+    Source,
+    files_at,
+    folder_of,
+    main_language,
+    open_text,
+    read_json,
+)
+from capsearch.encoders.datasets.image_store import ImageStore, is_archive
+from capsearch.engine.errors import DataProblem
+from capsearch.engine.records import Caption
+
+Splits = Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one kind of data set is recognised, read and matched with its images."""
+
+    description: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Source, Splits], Iterable[CaptionedImage]]
+    places: Callable[[Source, Splits], ImageStore]
+
+
+def layout_of(source: Source) -> Layout:
+    """The layout a source names, or the one it is recognised as; DataProblem for neither."""
+    name = source.layout or recognise(source.path)
+    if name not in LAYOUTS:
+        raise DataProblem(f"no layout {name!r}; choose one of {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]
+
+
+def recognise(path: Path) -> str:
+    """The name of the layout a file or folder is in; DataProblem listing them all otherwise."""
+    if not path.exists():
+        raise DataProblem(f"no data set at {path}: there is no such file or folder")
+    for name, layout in LAYOUTS.items():
+        if layout.recognises(path):
+            return name
+    known = "\n".join(f"  {name:12} {layout.description}" for name, layout in LAYOUTS.items())
+    raise DataProblem(f"{path} is in no layout known here; these are:\n{known}")
+
+
+# --- jsonl: SPLIT.jsonl.gz with SPLIT-NN.tar or .tar.gz ---------------------------------
+
+
+def _jsonl_files(path: Path, splits: Splits) -> tuple[tuple[str, Path], ...]:
+    """(split, file) pairs; the file's name names the split."""
+    found = files_at(path, "*.jsonl*")
+    named = sorted((re.sub(r"\.jsonl(\.gz)?$", "", file.name), file) for file in found)
+    return tuple(pair for pair in named if splits is None or pair[0] in splits)
+
+
+def _is_jsonl(path: Path) -> bool:
+    for _, file in _jsonl_files(path, None)[:1]:
+        with open_text(file) as text:
+            return '"captions"' in text.readline()
+    return False
+
+
+def _read_jsonl(source: Source, splits: Splits) -> Iterator[CaptionedImage]:
+    files = _jsonl_files(source.path, splits)
+    if not files:
+        known = ", ".join(split for split, _ in _jsonl_files(source.path, None))
+        raise DataProblem(f"no split {', '.join(splits or ())} in {source.path}; there is {known}")
+    for split, file in files:
+        with open_text(file) as text:
+            for number, line in enumerate(text, start=1):
+                if line.strip():
+                    yield _jsonl_photo(line, source.split or split, f"{file}, line {number}")
+
+
+def _jsonl_photo(line: str, split: str, where: str) -> CaptionedImage:
+    try:
+        record = json.loads(line)
+        captions = {
+            language: tuple(Caption(one["text"], language, one["source"]) for one in sentences)
+            for language, sentences in record["captions"].items()
+            if sentences
+        }
+        return CaptionedImage(
+            id=str(record["id"]),
+            split=split,
+            file=record["file"],
+            captions=captions,
+            objects=tuple(record.get("objects", ())),
+            tags_zh=tuple(record.get("tags_zh", ())),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataProblem(
+            f"{where}: expected an object with id, file and captions "
+            f"{{language: [{{text, source}}]}} ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _jsonl_places(source: Source, splits: Splits) -> ImageStore:
+    if source.images is not None:
+        return given_places(source, splits)
+    folder = folder_of(source.path)
+    names = "|".join(re.escape(split) for split, _ in _jsonl_files(source.path, splits))
+    shard = re.compile(rf"(?:{names})-\d+\.(?:tar|tar\.gz|tgz)")
+    archives = tuple(path for path in sorted(folder.iterdir()) if shard.fullmatch(path.name))
+    return ImageStore(archives=archives) if archives else ImageStore(folders=(folder,))
+
+
+# --- COCO json, and the Japanese sets that follow it -------------------------------------
+
+
+def _coco_files(path: Path) -> tuple[Path, ...]:
+    """A captions json, or all in a folder or its annotations/; `instances_*` has no captions."""
+    if path.is_file():
+        return (path,) if path.suffix == ".json" else ()
+    places = (path, path / "annotations")
+    return tuple(file for place in places for file in files_at(place, "*caption*.json"))
+
+
+def _coco_kind(path: Path) -> str | None:
+    """`stair`, `yj` or `coco` for a COCO captions json, None for anything else."""
+    document = read_json(path)
+    annotations = document.get("annotations") if isinstance(document, dict) else None
+    if not isinstance(annotations, list) or not annotations or "caption" not in annotations[0]:
+        return None
+    if main_language(str(one.get("caption")) for one in annotations[:200]) != "ja":
+        return "coco"
+    stair = "stair" in path.name or "tokenized_caption" in annotations[0]
+    return "stair" if stair else "yj"
+
+
+def _coco_recogniser(kind: str) -> Callable[[Path], bool]:
+    return lambda path: any(_coco_kind(file) == kind for file in _coco_files(path))
+
+
+def _coco_reader(kind: str) -> Callable[[Source, Splits], Iterator[CaptionedImage]]:
+    def reader(source: Source, splits: Splits) -> Iterator[CaptionedImage]:
+        for file in _coco_files(source.path):
+            # A folder may hold several languages' files; one given by name is always read.
+            if source.path.is_file() or _coco_kind(file) == kind:
+                yield from _coco_photos(file, source, kind)
+
+    return reader
+
+
+def _coco_photos(file: Path, source: Source, kind: str) -> Iterator[CaptionedImage]:
+    document = read_json(file)
+    try:
+        files = {image["id"]: image.get("file_name", "") for image in document.get("images", ())}
+        sentences: dict[int, list[str]] = defaultdict(list)
+        for one in document["annotations"]:
+            sentences[one["image_id"]].append(one["caption"].strip())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataProblem(
+            f"{file} is no COCO captions json: it needs `annotations` with image_id and caption "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    language = source.language or main_language(
+        text for texts in sentences.values() for text in texts
+    )
+    for number, texts in sentences.items():
+        yield CaptionedImage(
+            id=str(number),
+            split=source.split or _split_in_name(file.name),
+            file=files.get(number) or f"{int(number):012d}.jpg",
+            captions={language: tuple(Caption(text, language, kind) for text in texts if text)},
+        )
+
+
+def _split_in_name(name: str) -> str:
+    """train for captions_train2014.json, val for ..._val.json; empty when it says nothing."""
+    found = re.search(r"(train|val|test)", name.lower())
+    return found.group(1) if found else ""
+
+
+# --- where images lie, and the table ----------------------------------------------------
+
+
+def given_places(source: Source, splits: Splits) -> ImageStore:
+    """The folder or archive the caller named, or whatever lies beside the captions."""
+    place = source.images or folder_of(source.path)
+    if not place.exists():
+        raise DataProblem(f"no images at {place}: there is no such file or folder")
+    if place.is_file():
+        return ImageStore(archives=(place,))
+    return ImageStore((place,), tuple(path for path in sorted(place.iterdir()) if is_archive(path)))
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "jsonl": Layout(
+        "SPLIT.jsonl.gz, one record a photo, beside SPLIT-NN.tar or .tar.gz",
+        _is_jsonl,
+        _read_jsonl,
+        _jsonl_places,
+    ),
+    "coco": Layout(
+        "COCO captions_*.json, alone or in a folder or its annotations/",
+        _coco_recogniser("coco"),
+        _coco_reader("coco"),
+        given_places,
+    ),
+    "stair": Layout(
+        "STAIR Captions json (COCO's format, Japanese)",
+        _coco_recogniser("stair"),
+        _coco_reader("stair"),
+        given_places,
+    ),
+    "yj": Layout(
+        "YJ Captions json (COCO's format, Japanese)",
+        _coco_recogniser("yj"),
+        _coco_reader("yj"),
+        given_places,
+    ),
+    "coco-cn": Layout(
+        "COCO-CN txt: COCO_val2014_000000123456#zhc#0 sentence, with its id lists and tags",
+        lines.recogniser(lines.is_coco_cn),
+        lines.reader(lines.is_coco_cn, lines.coco_cn_source),
+        given_places,
+    ),
+    "flickr8k-cn": Layout(
+        "Flickr8k-CN txt: NAME.jpg#zhc#0 sentence",
+        lines.recogniser(lines.is_flickr_cn),
+        lines.reader(lines.is_flickr_cn, lines.flickr_source),
+        given_places,
+    ),
+    "flickr8k": Layout(
+        "Flickr8k.token.txt: NAME.jpg#0 sentence",
+        lines.recogniser(lines.is_flickr),
+        lines.reader(lines.is_flickr, lines.flickr_source),
+        given_places,
+    ),
+}

@@ -1,0 +1,1 @@
+"""What a training run does between the data and the model: trainer, validation, calibration."""

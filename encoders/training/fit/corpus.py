@@ -1,0 +1,191 @@
+"""Captions as a network wants them: vocabularies, word vectors, numbers, sentence vectors."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.datasets.features import FeatureCache
+from capsearch.encoders.datasets.text_cache import EncodesSentences, cached_word_vectors
+from capsearch.encoders.languages import simplify
+from capsearch.encoders.text import MAX_WORDS
+from capsearch.encoders.tokenizers import ChineseTokenizer, tokenizer
+from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.protocols import Tokenizer
+from capsearch.engine.records import Vectors
+
+MIN_COUNT = 5  # COCO-CN: words seen at least five times
+# Never trained on: translations made for testing would leak what the test measures.
+LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A language's words by number, and the tokenizer that finds them."""
+
+    language: str
+    words: tuple[str, ...] = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+
+    def numbers(self, tokens: Sequence[str]) -> torch.Tensor:
+        """Numbers of the known words, in order, cut as at search time."""
+        known = [self._number[word] for word in tokens if word in self._number]
+        return torch.tensor(known[:MAX_WORDS], dtype=torch.long)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_number", {word: at for at, word in enumerate(self.words)})
+
+    _number: Mapping[str, int] = field(init=False, repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LanguageCaptions:
+    """All captions of one language: `image_rows[i]` is the row of caption i's image."""
+
+    image_rows: NDArray[np.int64]  # (C,)
+    words: Sequence[torch.Tensor] = field(repr=False)  # C tensors
+    sentence: Vectors = field(repr=False)  # (C, S) float16 to halve the memory
+
+    def some(self, count: int, random: np.random.Generator) -> LanguageCaptions:
+        """At most `count` of them, drawn at random."""
+        rows = random.permutation(len(self.image_rows))[:count]
+        return LanguageCaptions(
+            self.image_rows[rows], [self.words[row] for row in rows], self.sentence[rows]
+        )
+
+    def by_image(self, count: int) -> list[NDArray[np.int64]]:
+        """For each of `count` photos the rows of its captions."""
+        order = np.argsort(self.image_rows, kind="stable")
+        bounds = np.searchsorted(self.image_rows[order], np.arange(count + 1))
+        return [order[bounds[at] : bounds[at + 1]] for at in range(count)]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Vocabularies and encoded captions of both splits."""
+
+    vocabularies: Mapping[str, Vocabulary]
+    vectors: Mapping[str, torch.Tensor]  # word2vec's, by language
+    train: Mapping[str, LanguageCaptions]
+    validation: Mapping[str, LanguageCaptions]
+
+
+def texts_of(data: CaptionDataset, language: str) -> tuple[list[str], NDArray[np.int64]]:
+    """A language's captions and the rows of their photos."""
+    pairs = [
+        (simplify(caption.text) if language == "zh" else caption.text, row)
+        for row, photo in enumerate(data.images)
+        for caption in photo.captions.get(language, ())
+        if caption.source not in LEFT_OUT_SOURCES
+    ]
+    return [text for text, _ in pairs], np.array([row for _, row in pairs], np.int64)
+
+
+def build_vocabulary(
+    language: str, texts: Sequence[str], min_count: int = MIN_COUNT
+) -> tuple[Vocabulary, list[tuple[str, ...]]]:
+    """The words seen `min_count` times, with a pinned tokenizer, and the texts as tokens."""
+    reader = tokenizer(language)
+    tokens = [reader.tokens(text) for text in texts]
+    if isinstance(reader, ChineseTokenizer):
+        # Reading again with the pinned dictionary: training sees what search will see.
+        reader = reader.pinned({word for sentence in tokens for word in sentence})
+        tokens = [reader.tokens(text) for text in texts]
+    counts = Counter(word for sentence in tokens for word in sentence)
+    words = tuple(sorted(word for word, count in counts.items() if count >= min_count))
+    if not words:
+        raise TrainingProblem(
+            f"no {language} word occurs {min_count} times in the captions; add captions or "
+            "lower --min-count"
+        )
+    return Vocabulary(language, words, reader), tokens
+
+
+def word_vectors(
+    vocabulary: Vocabulary, tokens: Sequence[Sequence[str]], width: int, seed: int
+) -> Vectors:
+    """(V, width) skip-gram vectors of the captions' words, trained with gensim."""
+    from gensim.models import Word2Vec
+
+    logging.getLogger("gensim").setLevel(logging.ERROR)
+    model = Word2Vec(
+        [list(sentence) for sentence in tokens],
+        vector_size=width,
+        window=5,
+        min_count=1,
+        sg=1,
+        epochs=10,
+        seed=seed,
+        workers=1,  # more than one makes the result depend on the scheduler
+    )
+    rows: Vectors = np.stack([model.wv[word] for word in vocabulary.words])
+    # One scale for every corpus size: the GRU starts where it trains well.
+    rows *= 0.1 / max(float(rows.std()), 1e-6)
+    return rows
+
+
+def encode_captions(
+    vocabulary: Vocabulary,
+    texts: Sequence[str],
+    image_rows: NDArray[np.int64],
+    sentences: EncodesSentences,
+    tokens: Sequence[Sequence[str]] | None = None,
+) -> LanguageCaptions:
+    """Numbers and sentence vectors of a language's captions."""
+    tokens = tokens or [vocabulary.tokenizer.tokens(text) for text in texts]
+    return LanguageCaptions(
+        image_rows=image_rows,
+        words=[vocabulary.numbers(sentence) for sentence in tokens],
+        sentence=sentences.encode(texts).astype(np.float16, copy=False),
+    )
+
+
+def build_corpus(
+    train: CaptionDataset,
+    validation: CaptionDataset,
+    languages: Sequence[str],
+    sentences: EncodesSentences,
+    cache: FeatureCache,
+    word_width: int,
+    min_count: int,
+    seed: int,
+) -> Corpus:
+    """Vocabularies from the training captions; both splits' captions in numbers and vectors."""
+    vocabularies, vectors, encoded = {}, {}, {}
+    for language in languages:
+        texts, photos = texts_of(train, language)
+        if not texts:
+            raise TrainingProblem(
+                f"no {language} captions in split '{', '.join(train.splits)}'; name the "
+                "languages there are with --lang"
+            )
+        vocabulary, tokens = build_vocabulary(language, texts, min_count)
+        vocabularies[language] = vocabulary
+        encoded[language] = encode_captions(vocabulary, texts, photos, sentences, tokens)
+        rows = cached_word_vectors(
+            cache,
+            vocabulary.words,
+            (vocabulary.tokenizer.version, word_width, seed, min_count, texts),
+            partial(word_vectors, vocabulary, tokens, word_width, seed),
+        )
+        vectors[language] = torch.from_numpy(rows)
+    held_out = captions_of(validation, vocabularies, sentences)
+    return Corpus(vocabularies, vectors, encoded, held_out)
+
+
+def captions_of(
+    data: CaptionDataset, vocabularies: Mapping[str, Vocabulary], sentences: EncodesSentences
+) -> dict[str, LanguageCaptions]:
+    """Another split's captions, read with the vocabularies there are."""
+    return {
+        language: encode_captions(vocabulary, *texts_of(data, language), sentences)
+        for language, vocabulary in vocabularies.items()
+    }

@@ -1,0 +1,142 @@
+"""What is trained and on what: a pair of encoders, its options, and photos with captions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capsearch.encoders.training.fit.corpus import LanguageCaptions, Vocabulary
+from capsearch.encoders.training.nn.losses import LOSSES
+from capsearch.encoders.training.nn.w2vv import (
+    ImageProjection,
+    TextConfig,
+    TextNetwork,
+    TokenBatch,
+)
+from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.records import Vectors
+
+EVALUATE_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """What `capsearch train text` may set; the defaults are those of the built-in model."""
+
+    config: TextConfig = field(default_factory=TextConfig)
+    dimension: int = 512
+    loss: str = "infonce"
+    space: Literal["shared", "feature"] = "shared"  # feature: the paper's, nothing is projected
+    epochs: int = 10
+    batch_size: int = 256
+    lr: float = 1e-3
+    captions_per_image: int = 2  # drawn for each photo and language and step
+    caption_loss_weight: float = 0.5  # of the loss between captions of one photo, any languages
+    weight_decay: float = 0.01
+    average: float = 1.0  # epochs over which the weights are averaged, exponentially
+    patience: int = 4  # epochs without a better validation MRR
+    backbone_lr: float = 3e-4  # of the backbone's blocks; a third less for the lowest
+    label_loss_weight: float = 0.1  # of the label loss, where there are labels
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise TrainingProblem(f"no loss called '{self.loss}'; there is {', '.join(LOSSES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Other things known about photos: (N, L) 0 or 1, and where that is known at all."""
+
+    values: NDArray[np.uint8]
+    known: NDArray[np.bool_]  # (N, L)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """Photos as the eyes get them, in one or more views (as they are, flipped), and captions."""
+
+    inputs: NDArray[Any]  # (V, N, ...) features or activations, possibly memory-mapped
+    captions: Mapping[str, LanguageCaptions]
+    labels: Labels | None = None
+
+    def __len__(self) -> int:
+        return int(self.inputs.shape[1])
+
+
+class DualEncoder(nn.Module):
+    """UpperBlocks, the two sides of the shared space, and the learned temperatures."""
+
+    def __init__(
+        self,
+        vocabularies: Mapping[str, Vocabulary],
+        vectors: Mapping[str, Tensor],
+        features: int,
+        options: TrainingOptions,
+        eyes: nn.Module | None = None,
+        labels: int = 0,
+        text: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(options.seed)  # equal seeds start from equal weights
+        self.backbone = eyes or nn.Identity()
+        sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
+        self.text = text or TextNetwork(sizes, options.dimension, options.config, dict(vectors))
+        if options.space == "feature" and options.dimension != features:
+            raise TrainingProblem(f"the feature space has {features} dimensions")
+        self.image = ImageProjection(features, options.dimension, options.space == "feature")
+        self.labels = nn.Linear(features, labels) if labels else None
+        self.scale = nn.Parameter(torch.tensor(math.log(20.0)))
+        self.caption_scale = nn.Parameter(torch.tensor(math.log(20.0)))
+
+
+def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> TokenBatch:
+    """Some captions as a network input."""
+    sentence = torch.from_numpy(captions.sentence[rows].astype(np.float32))
+    return TokenBatch([captions.words[row] for row in rows], sentence)
+
+
+def project(pair: DualEncoder, photos: TrainingSet) -> Vectors:
+    """(N, D) image vectors of the first view, without dropout."""
+    features = see(pair, photos)
+    with torch.no_grad():
+        return pair.image(torch.from_numpy(features)).numpy()  # type: ignore[no-any-return]
+
+
+def see(pair: DualEncoder, photos: TrainingSet) -> Vectors:
+    """(N, F) what the eyes make of the first view."""
+    pair.eval()
+    with torch.no_grad():
+        parts = [
+            pair.backbone(torch.from_numpy(np.array(rows, np.float32))).numpy()
+            for rows in _chunks(photos.inputs[0])
+        ]
+    return np.concatenate(parts)
+
+
+def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(rows), EVALUATE_AT_ONCE):
+        yield rows[start : start + EVALUATE_AT_ONCE]
+
+
+def encode(pair: DualEncoder, captions: LanguageCaptions, language: str) -> Vectors:
+    """(C, D) caption vectors without dropout."""
+    return encode_with(pair.text, captions, language)
+
+
+def encode_with(text: nn.Module, captions: LanguageCaptions, language: str) -> Vectors:
+    """(C, D) caption vectors of any text side, without dropout."""
+    text.eval()
+    with torch.no_grad():
+        parts = [
+            text(batch_of(captions, rows), language).numpy()
+            for rows in _chunks(np.arange(len(captions.image_rows)))
+        ]
+    return np.concatenate(parts)

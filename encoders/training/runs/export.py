@@ -1,0 +1,98 @@
+"""From a trained DualEncoder to a model folder that `encoders.models` opens without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capsearch.encoders import model_folder
+from capsearch.encoders.hubness import QueryBank
+from capsearch.encoders.tokenizers import ChineseTokenizer
+from capsearch.encoders.training.fit.corpus import Vocabulary
+from capsearch.encoders.training.nn.dual_encoder import DualEncoder
+from capsearch.encoders.training.nn.w2vv import ImageProjection, LanguageBranch, TextNetwork
+
+
+def export_text(
+    pair: DualEncoder,
+    vocabularies: Mapping[str, Vocabulary],
+    bank: QueryBank,
+    folder: Path,
+    card: Mapping[str, Any],
+) -> None:
+    """Write a text model; `card` says what model.json must, besides kind and digest."""
+    assert isinstance(pair.text, TextNetwork)
+    config = pair.text.config
+    folder.mkdir(parents=True, exist_ok=True)
+    export_projection(pair.image, folder)
+    bank.save(folder)
+    shared = {
+        "sentence_W": _array(pair.text.sentence.weight) * ("sentence" in config.inputs),
+        "out_W": _array(pair.text.out.weight),
+        "out_b": _array(pair.text.out.bias),
+    }
+    model_folder.save_arrays(folder / "shared.safetensors", shared)
+    for language, vocabulary in vocabularies.items():
+        branch = pair.text.branches[language]
+        assert isinstance(branch, LanguageBranch)
+        model_folder.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
+        _write_vocabulary(folder / f"{language}.json", vocabulary, config.pooling)
+    finish_card(folder, card)
+
+
+def export_projection(projection: ImageProjection, folder: Path) -> None:
+    """Write the image side: features into the shared space."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        "image_W": _array(projection.linear.weight),
+        "image_b": _array(projection.linear.bias),
+    }
+    model_folder.save_arrays(folder / "image.safetensors", arrays)
+
+
+def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write model.json, with a digest over the files and what else makes the vectors."""
+    keys = ("backbone_digest", "sentence", "text_digest", "sentence_weight", "hubness")
+    based_on = [json.dumps(card[key], sort_keys=True) for key in keys if key in card]
+    digest = model_folder.digest(folder, *based_on)
+    model_folder.write_card(folder, {"kind": "text", **card, "digest": digest})
+
+
+def _branch_arrays(branch: LanguageBranch) -> dict[str, NDArray[np.float32]]:
+    return {
+        "bow": _array(branch.bow.weight)[:-1],  # the last row is padding
+        "words": _array(branch.words.weight)[:-1],
+        "gru_Wx": _array(branch.gru.weight_ih_l0),
+        "gru_Wh": _array(branch.gru.weight_hh_l0),
+        "gru_bx": _array(branch.gru.bias_ih_l0),
+        "gru_bh": _array(branch.gru.bias_hh_l0),
+        "attention_W": _array(branch.attention.weight)[0],
+        "attention_b": _array(branch.attention.bias),
+        # Columns of inputs that were left out stay zero, as they were in training.
+        "mix_W": _array(branch.mix.weight) * _array(branch.used),
+        "mix_b": _array(branch.mix.bias),
+    }
+
+
+def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
+    stored: dict[str, Any] = {
+        "pooling": pooling,
+        "tokenizer": vocabulary.tokenizer.version,
+        "vocabulary": vocabulary.words,
+    }
+    reader = vocabulary.tokenizer
+    if isinstance(reader, ChineseTokenizer) and reader.dictionary is not None:
+        stored["dictionary"] = asdict(reader.dictionary)
+    path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+def _array(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
+    assert isinstance(tensor, Tensor)  # torch types a module's attributes as either
+    return tensor.detach().numpy().astype(np.float32)

@@ -1,0 +1,123 @@
+"""Models back in torch, as they are served: to learn on, or for others to learn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.text import LanguageEncoder
+from capsearch.encoders.training.fit.corpus import Vocabulary
+from capsearch.encoders.training.nn.backbone import LowerBlocks, UpperBlocks, upper_blocks_of
+from capsearch.encoders.training.nn.w2vv import (
+    ImageProjection,
+    LanguageBranch,
+    Pooling,
+    TextConfig,
+    TextNetwork,
+)
+
+_GRU = {
+    "gru_Wx": "weight_ih_l0",
+    "gru_Wh": "weight_hh_l0",
+    "gru_bx": "bias_ih_l0",
+    "gru_bh": "bias_hh_l0",
+}
+
+
+def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
+    """A text model's encoders as they are served, and their vocabularies."""
+    folder = models.find(name, "text")
+    card = model_folder.read_card(folder)
+    shared = model_folder.Arrays(folder / "shared.safetensors")
+    served = {language: LanguageEncoder(language, folder) for language in card["languages"]}
+    vocabularies = {
+        language: Vocabulary(language, tuple(encoder.stored["vocabulary"]), encoder.tokenizer)
+        for language, encoder in served.items()
+    }
+    config = _config(next(iter(served.values())), shared)
+    sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
+    network = TextNetwork(sizes, int(card["dimension"]), config)
+    with torch.no_grad():
+        _put(network.sentence.weight, shared["sentence_W"])
+        _put(network.out.weight, shared["out_W"])
+        _put(network.out.bias, shared["out_b"])
+        for language, encoder in served.items():
+            branch = network.branches[language]
+            assert isinstance(branch, LanguageBranch)
+            _fill(branch, encoder.arrays)
+    return network.eval(), vocabularies
+
+
+def _config(encoder: LanguageEncoder, shared: model_folder.Arrays) -> TextConfig:
+    """The widths and the pooling, which all languages of a model share."""
+    arrays = encoder.arrays
+    return TextConfig(
+        pooling=cast(Pooling, encoder.stored["pooling"]),
+        bow_width=arrays["bow"].shape[1],
+        word_width=arrays["words"].shape[1],
+        gru_width=arrays["gru_Wh"].shape[1],
+        sentence_width=shared["sentence_W"].shape[1],
+        hidden=shared["sentence_W"].shape[0],
+    )
+
+
+def _fill(branch: LanguageBranch, arrays: model_folder.Arrays) -> None:
+    _put(branch.bow.weight[:-1], arrays["bow"])
+    _put(branch.words.weight[:-1], arrays["words"])
+    for stored, name in _GRU.items():
+        _put(getattr(branch.gru, name), arrays[stored])
+    _put(branch.attention.weight[0], arrays["attention_W"])
+    _put(branch.attention.bias, arrays["attention_b"])
+    _put(branch.mix.weight, arrays["mix_W"])
+    _put(branch.mix.bias, arrays["mix_b"])
+
+
+def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+    target.copy_(torch.from_numpy(values))
+
+
+def load_projection(folder: Path, into: ImageProjection) -> None:
+    """A text model's image side."""
+    stored = model_folder.Arrays(folder / "image.safetensors")
+    with torch.no_grad():
+        _put(into.linear.weight, stored["image_W"])
+        _put(into.linear.bias, stored["image_b"])
+
+
+def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
+    """A backbone's upper half as it is served, put into the network of `lower`.
+
+    The lower blocks are never trained, so activations of `lower` serve every backbone made
+    from the same ImageNet network.
+    """
+    weights = _weights(folder / "backbone.onnx")
+    eyes = upper_blocks_of(lower, weights["mean"], weights["deviation"])
+    network = {
+        name.removeprefix("network."): value
+        for name, value in weights.items()
+        if name.startswith("network.")
+    }
+    lower_blocks = tuple(f"blocks.{number}." for number in range(eyes.start))
+    upper = {
+        name: value
+        for name, value in network.items()
+        if not name.startswith(("stem.", *lower_blocks))
+    }
+    lower.network.load_state_dict({**lower.network.state_dict(), **upper})
+    return eyes
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """A backbone's arrays by their names in torch, as float32."""
+    import onnx
+    from onnx import numpy_helper
+
+    return {
+        weight.name.removesuffix(".half"): torch.tensor(numpy_helper.to_array(weight)).float()
+        for weight in onnx.load(path).graph.initializer
+    }

@@ -1,0 +1,1 @@
+"""The embedded backend: SQLite, plain arrays and FAISS in one folder."""

@@ -1,0 +1,239 @@
+"""One index directory: catalog.sqlite, plain arrays, manifest.json, and caches.
+
+The catalog is the truth. Arrays are described in `arrays`, the manifest repeats for people
+what the catalog knows about models, `*.faiss` and thumbnails/ can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from filelock import FileLock, Timeout
+from platformdirs import user_data_path
+
+from capsearch.encoders import models
+from capsearch.encoders.models import Model
+from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch
+from capsearch.engine.search import SearchEngine
+from capsearch.indexer.embedded import hnsw_cache, manifest
+from capsearch.indexer.embedded.arrays import VectorFile, remove_unreferenced
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.embedded.stats import THUMBNAILS, CollectionStats, measure
+from capsearch.indexer.embedded.vector_index import FaissIndex
+
+CATALOG, LOCK = "catalog.sqlite", "writer.lock"
+__all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path"]
+# name -> (dtype, the dimension it has); caption vectors are many and only ever ranked.
+ARRAYS = {
+    "features": ("<f2", "feature_dimension"),
+    "vectors": ("<f4", "dimension"),
+    "captions": ("<f2", "caption_dimension"),
+}
+_OWNERS = {
+    "vectors": "SELECT slot, id, 0 FROM images WHERE slot IS NOT NULL "
+    "AND EXISTS (SELECT 1 FROM files WHERE image_id = images.id) ORDER BY slot",
+    "captions": "SELECT slot, image_id, id FROM captions WHERE slot IS NOT NULL "
+    "AND EXISTS (SELECT 1 FROM files WHERE files.image_id = captions.image_id) ORDER BY slot",
+}
+
+
+class Collection:
+    """An index on disk, open for searching or, by one process at a time, for writing."""
+
+    def __init__(
+        self, path: Path, model: Model, catalog: SqliteCatalog, lock: FileLock | None
+    ) -> None:
+        self.path, self.model, self.catalog = path, model, catalog
+        self._lock = lock
+        self._building = threading.Lock()
+        self._engine: tuple[int, SearchEngine] | None = None
+
+    @classmethod
+    def open(cls, path: Path, model: Model | None = None) -> Collection:
+        """For searching, with the model the index names unless one is given.
+
+        IndexMissing where there is none, SchemaTooNew, ModelMismatch for a model that did
+        not make it.
+        """
+        if not (path / CATALOG).is_file():
+            raise _missing(path)
+        catalog = SqliteCatalog(path / CATALOG)
+        try:
+            identity = _identity(catalog)
+            if identity is None:
+                raise _missing(path)
+            collection = cls(path, model or models.load(identity.model), catalog, None)
+            collection.require_same_model()
+        except BaseException:
+            catalog.close()
+            raise
+        return collection
+
+    @classmethod
+    def create(cls, path: Path, model: Model | None = None) -> Collection:
+        """For writing; makes the index if there is none. IndexBusy while another writes.
+
+        Without a model, the one the index names or the default. With another model than the
+        index was made with, `pipeline.index` refuses to go on unless told to rebuild.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise IndexBusy(
+                f"another capsearch is writing to {path}; wait until it is done, or stop it"
+            ) from None
+        try:
+            return cls._writer(path, model, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _writer(cls, path: Path, model: Model | None, lock: FileLock) -> Collection:
+        catalog = SqliteCatalog(path / CATALOG, write=True)
+        try:
+            identity = _identity(catalog)
+            model = model or models.load(identity.model if identity else None)
+            collection = cls(path, model, catalog, lock)
+            collection._prepare(new=identity is None)
+        except BaseException:
+            catalog.close()
+            raise
+        return collection
+
+    @property
+    def identity(self) -> Identity:
+        """The models this index was made with, whatever `model` is."""
+        identity = _identity(self.catalog)
+        assert identity is not None  # open and create saw to it
+        return identity
+
+    def require_same_model(self) -> None:
+        """ModelMismatch unless `model` made this index."""
+        made, this = self.identity, Identity.of(self.model)
+        if not made.same_vectors(this):
+            work = (
+                "photos are not opened again" if made.same_backbone(this) else "every photo is read"
+            )
+            other = "" if made.model == this.model else f" or search with --model {made.model}"
+            raise ModelMismatch(
+                f"{self.path} was built with {made}, this is {this}; run "
+                f"`capsearch index --model {this.model} --rebuild` ({work}){other}"
+            )
+
+    def engine(self) -> SearchEngine:
+        """A search over the index as it is now; IndexEmpty when it holds no image."""
+        self.require_same_model()
+        with self._building:
+            revision = self.catalog.revision()
+            if self._engine is None or self._engine[0] != revision:
+                self._engine = (revision, self._build_engine())
+            return self._engine[1]
+
+    def index_of(self, name: str) -> FaissIndex:
+        """The vector index over "vectors" or "captions"."""
+        with self.catalog.snapshot():
+            array = self.catalog.array(name)
+            owners = self.catalog.rows(_OWNERS[name])
+            rows = array.view()
+        return FaissIndex(
+            rows,
+            np.array([row[0] for row in owners], np.int64),
+            [row[1] for row in owners],
+            np.array([row[2] for row in owners], np.int64),
+            hnsw_cache.load(self.catalog, array),
+        )
+
+    def stats(self) -> CollectionStats:
+        """Counts, models and sizes."""
+        return measure(self.path, self.catalog, self.identity)
+
+    def finish(self) -> None:
+        """Marks the end of a run: caches, time of update, and last the manifest."""
+        writer = CatalogWriter(self.catalog)
+        with writer.transaction(visible=False):
+            writer.set_meta("updated_at", manifest.now())
+        for name in _OWNERS:
+            hnsw_cache.refresh(writer, self.catalog.array(name))
+        self._write_manifest()
+
+    def close(self) -> None:
+        """Lets go of the files and of the writer's lock."""
+        self._engine = None
+        self.catalog.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Collection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prepare(self, new: bool) -> None:
+        if new:
+            writer, moment = CatalogWriter(self.catalog), manifest.now()
+            identity = Identity.of(self.model)
+            with writer.transaction():
+                for array in first_arrays(self.path, identity):
+                    writer.set_array(array)
+                writer.set_meta("created_at", moment)
+                writer.set_meta("updated_at", moment)
+                writer.set_meta("model", identity.text())
+        arrays = [self.catalog.array(name) for name in ARRAYS]
+        remove_unreferenced(self.path, arrays)
+        for array in arrays:
+            array.trimmed()
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        created, updated = self.catalog.meta("created_at"), self.catalog.meta("updated_at")
+        manifest.write(self.path, self.identity, created or "", updated or "")
+
+    def _build_engine(self) -> SearchEngine:
+        images = self.index_of("vectors")
+        if len(images) == 0:
+            advice = "add some with `capsearch index FOLDER`"
+            raise IndexEmpty(f"the index at {self.path} holds no images; {advice}")
+        captions = self.index_of("captions")
+        return SearchEngine(self.catalog, images, captions, self.model.image, self.model.text)
+
+
+def default_index_path() -> Path:
+    """$CAPSEARCH_INDEX, or "default" in the user's data directory."""
+    chosen = os.environ.get("CAPSEARCH_INDEX")
+    return Path(chosen).expanduser() if chosen else user_data_path("capsearch") / "default"
+
+
+def first_arrays(folder: Path, identity: Identity, generation: int = 1) -> list[VectorFile]:
+    """Empty arrays of the widths a model needs."""
+    return [
+        VectorFile(folder, name, generation, dtype, getattr(identity, dimension), 0)
+        for name, (dtype, dimension) in ARRAYS.items()
+    ]
+
+
+def _identity(catalog: SqliteCatalog) -> Identity | None:
+    if not catalog.rows("SELECT 1 FROM sqlite_master WHERE name = 'meta'"):
+        return None
+    text = catalog.meta("model")
+    return Identity.parse(text) if text else None
+
+
+def _missing(path: Path) -> IndexMissing:
+    return IndexMissing(
+        f"no index at {path}; make one with `capsearch index FOLDER`, or name another with --index"
+    )

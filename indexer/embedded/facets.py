@@ -1,0 +1,105 @@
+"""What a collection can be pruned by: its tags, folders, dates and captions, with counts."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+
+from capsearch.engine.records import GENERATED, Filters
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+
+MAX_CHOICES = 500  # tags or folders in one list; the rarest are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """One choice, and how many images it leaves."""
+
+    value: str
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """All choices; most images first, then by name."""
+
+    tags: tuple[Facet, ...]
+    folders: tuple[Facet, ...]  # absolute, counting what lies anywhere below
+    caption_languages: tuple[Facet, ...]
+    written_by: tuple[Facet, ...]  # "people", "models"
+    earliest: date | None
+    latest: date | None
+
+
+def facets(catalog: SqliteCatalog) -> Facets:
+    """Counts over the whole collection."""
+    earliest, latest = catalog.rows("SELECT min(taken_at), max(taken_at) FROM images")[0]
+    return Facets(
+        tags=_counted(
+            catalog,
+            "SELECT label, count(DISTINCT image_id) AS n FROM tags GROUP BY label "
+            f"ORDER BY n DESC, label LIMIT {MAX_CHOICES}",
+        ),
+        folders=_folders(catalog),
+        caption_languages=_counted(
+            catalog,
+            "SELECT language, count(DISTINCT image_id) AS n FROM captions GROUP BY language "
+            "ORDER BY n DESC, language",
+        ),
+        written_by=_counted(
+            catalog,
+            f"SELECT CASE WHEN source GLOB '{GENERATED}*' THEN 'models' ELSE 'people' END AS who, "
+            "count(DISTINCT image_id) AS n FROM captions GROUP BY who ORDER BY n DESC, who",
+        ),
+        earliest=_day(earliest),
+        latest=_day(latest),
+    )
+
+
+def newest(
+    catalog: SqliteCatalog, filters: Filters, limit: int, offset: int = 0
+) -> tuple[str, ...]:
+    """Image ids by the date they were taken, latest first, undated last; ties by id."""
+    rows = catalog.rows("SELECT id FROM images ORDER BY taken_at IS NULL, taken_at DESC, id")
+    allowed = catalog.select(filters) if filters else None
+    ids = [row[0] for row in rows if allowed is None or row[0] in allowed]
+    return tuple(ids[offset : offset + limit])
+
+
+def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:
+    return tuple(Facet(*row) for row in catalog.rows(sql))
+
+
+def _folders(catalog: SqliteCatalog) -> tuple[Facet, ...]:
+    """Every folder from the roots down that holds images, in the order of paths."""
+    roots = {str(root) for root in catalog.roots()}
+    images: dict[str, set[str]] = {}
+    for path, image_id in catalog.rows("SELECT path, image_id FROM files"):
+        for folder in _above(path, roots):
+            images.setdefault(folder, set()).add(image_id)
+    counts = Counter({folder: len(ids) for folder, ids in images.items()})
+    return tuple(Facet(*one) for one in sorted(_commonest(counts)))
+
+
+def _above(path: str, roots: Iterable[str]) -> Iterable[str]:
+    """The folders between a file and the root it was found under, the root included."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - a million paths: strings are ten times faster
+    while folder not in roots:
+        yield folder
+        parent = str(Path(folder).parent)
+        if parent == folder:
+            return
+        folder = parent
+    yield folder
+
+
+def _commonest(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:MAX_CHOICES]
+
+
+def _day(moment: str | None) -> date | None:
+    return datetime.fromisoformat(moment).date() if moment else None

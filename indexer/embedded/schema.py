@@ -1,0 +1,120 @@
+"""The catalog's tables, how they came to be, and how a connection to them is opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import quote
+
+from capsearch.engine.errors import IndexProblem, SchemaTooNew
+
+# (name, statements): the number of migrations applied is the schema number. Never edit one
+# that has been released; add another.
+MIGRATIONS: tuple[tuple[str, str], ...] = (
+    (
+        "first tables",
+        """
+        CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE roots (path TEXT PRIMARY KEY, indexed_at TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE arrays (
+            name TEXT PRIMARY KEY, generation INTEGER NOT NULL, dtype TEXT NOT NULL,
+            width INTEGER NOT NULL, rows INTEGER NOT NULL
+        ) WITHOUT ROWID;
+        CREATE TABLE images (
+            id TEXT PRIMARY KEY,            -- BLAKE2b-128 of the bytes, hex
+            width INTEGER NOT NULL, height INTEGER NOT NULL, size_bytes INTEGER NOT NULL,
+            format TEXT NOT NULL, taken_at TEXT,
+            slot INTEGER UNIQUE             -- row in features and vectors; NULL: not embedded yet
+        ) WITHOUT ROWID;
+        CREATE TABLE files (
+            path TEXT PRIMARY KEY,
+            image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
+            mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
+            sidecars TEXT NOT NULL          -- names, times and sizes of the caption files beside it
+        ) WITHOUT ROWID;
+        CREATE INDEX files_by_image ON files(image_id);
+        CREATE TABLE captions (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
+            text TEXT NOT NULL, language TEXT NOT NULL, source TEXT NOT NULL,
+            origin TEXT NOT NULL,           -- image file (sidecar), captions file, or ''
+            encoded INTEGER NOT NULL DEFAULT 0,
+            slot INTEGER UNIQUE,            -- row in captions; NULL: not encoded, or not understood
+            UNIQUE (image_id, source, origin, text)
+        );
+        CREATE INDEX captions_to_encode ON captions(id) WHERE encoded = 0;
+        CREATE INDEX captions_by_origin ON captions(origin) WHERE origin != '';
+        CREATE TABLE tags (
+            image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
+            label TEXT NOT NULL, language TEXT NOT NULL, confidence REAL NOT NULL,
+            source TEXT NOT NULL,
+            PRIMARY KEY (image_id, label, language, source)
+        ) WITHOUT ROWID;
+        CREATE INDEX tags_by_label ON tags(label);
+        CREATE TABLE skipped (
+            path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
+            reason TEXT NOT NULL
+        ) WITHOUT ROWID;
+        """,
+    ),
+)
+SCHEMA = len(MIGRATIONS)
+_BUSY_S = 30.0
+
+
+def connect(path: Path, write: bool) -> sqlite3.Connection:
+    """A connection to the catalog at `path`; the writer's creates and migrates it.
+
+    SchemaTooNew for one made by a newer capsearch, IndexProblem for what is no catalog.
+    """
+    try:
+        connection = _connect(path, write)
+        number = connection.execute("PRAGMA user_version").fetchone()[0]
+        if number > SCHEMA:
+            connection.close()
+            raise SchemaTooNew(
+                f"{path.parent} has schema {number}, this capsearch reads up to {SCHEMA}; "
+                "upgrade with `pip install -U capsearch` or choose another --index"
+            )
+        if write:
+            _migrate(connection, number)
+    except sqlite3.DatabaseError as problem:
+        raise IndexProblem(f"{path} cannot be opened: {problem}") from problem
+    return connection
+
+
+def _connect(path: Path, write: bool) -> sqlite3.Connection:
+    # On a read-only disk SQLite cannot make the files WAL needs, and nobody else writes there.
+    frozen = not write and not os.access(path.parent, os.W_OK)
+    options = "mode=rwc" if write else "immutable=1" if frozen else "mode=ro"
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?{options}",
+        uri=True,
+        timeout=_BUSY_S,
+        isolation_level=None,  # transactions are begun and committed by name
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA foreign_keys = ON")
+    if write:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, number: int) -> None:
+    for at, (name, statements) in enumerate(MIGRATIONS[number:], start=number + 1):
+        moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        connection.executescript(
+            f"""
+            BEGIN IMMEDIATE;
+            CREATE TABLE IF NOT EXISTS migrations (
+                number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL
+            );
+            {statements}
+            INSERT INTO migrations VALUES ({at}, '{name}', '{moment}');
+            PRAGMA user_version = {at};
+            COMMIT;
+            """
+        )

@@ -1,0 +1,82 @@
+"""What an index holds and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.embedded.schema import SCHEMA
+
+THUMBNAILS = "thumbnails"
+_PARTS = ("catalog", "features", "vectors", "captions", THUMBNAILS, "cache")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionStats:
+    """What an index holds and how large it is."""
+
+    images: int
+    files: int
+    captions: int
+    captions_by_language: Mapping[str, int]
+    captions_by_source: Mapping[str, int]
+    tags: int
+    skipped: int
+    roots: tuple[str, ...]
+    bytes_on_disk: Mapping[str, int]
+    model: str
+    model_digest: str
+    backbone: str
+    backbone_digest: str
+    schema: int
+    created_at: str
+    updated_at: str
+
+
+def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> CollectionStats:
+    """Counts what the catalog holds and what lies under `path`."""
+
+    def count(table: str) -> int:
+        return int(catalog.rows(f"SELECT count(*) FROM {table}")[0][0])
+
+    return CollectionStats(
+        images=count("images"),
+        files=count("files"),
+        captions=count("captions"),
+        captions_by_language=_by(catalog, "captions", "language"),
+        captions_by_source=_by(catalog, "captions", "source"),
+        tags=count("tags"),
+        skipped=count("skipped"),
+        roots=tuple(str(root) for root in catalog.roots()),
+        bytes_on_disk=_sizes(path),
+        model=identity.model,
+        model_digest=identity.digest,
+        backbone=identity.backbone,
+        backbone_digest=identity.backbone_digest,
+        schema=SCHEMA,
+        created_at=catalog.meta("created_at") or "",
+        updated_at=catalog.meta("updated_at") or "",
+    )
+
+
+def _by(catalog: SqliteCatalog, table: str, column: str) -> dict[str, int]:
+    """How many rows have each value of a column, the most frequent first."""
+    sql = f"SELECT {column}, count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1"
+    return dict(catalog.rows(sql))
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    sizes = dict.fromkeys(_PARTS, 0)
+    for file in path.rglob("*"):
+        if file.is_file():
+            sizes[_part(file.relative_to(path))] += file.stat().st_size
+    return sizes
+
+
+def _part(file: Path) -> str:
+    """The part of an index a file belongs to: thumbnails/..., catalog.sqlite-wal, vectors-1.f32."""
+    first = file.parts[0].split("-")[0].removesuffix(".sqlite")
+    return first if first in _PARTS else "cache"

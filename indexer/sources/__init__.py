@@ -1,0 +1,1 @@
+"""What lies in people's folders: image files, captions files, metadata."""

@@ -1,0 +1,66 @@
+"""What was prepared once is not prepared again, and never taken for something else."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from capsearch.encoders.datasets import text_cache as kept
+from capsearch.encoders.datasets.features import FeatureCache
+from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder, cached_word_vectors
+
+
+class Lengths:
+    """A sentence's vector is its length; counts the sentences it is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def encode(self, texts):
+        self.asked += texts
+        return np.array([[len(text)] for text in texts], np.float32)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return FeatureCache(tmp_path / "cache")
+
+
+def encode(cache, encoder, texts, digest="one"):
+    return CachedSentenceEncoder(encoder, digest, cache).encode(texts)[:, 0].tolist()
+
+
+def test_a_sentence_is_encoded_once_in_whatever_run(cache):
+    encoder = Lengths()
+    assert encode(cache, encoder, ["a", "bb", "a"]) == [1, 2, 1]
+    assert encode(cache, encoder, ["ccc", "bb", "bad \ud800"]) == [3, 2, 5]
+    assert encoder.asked == ["a", "bb", "ccc", "bad \ud800"]
+
+
+def test_another_encoder_has_vectors_of_its_own(cache):
+    encode(cache, Lengths(), ["a"])
+    other = Lengths()
+    encode(cache, other, ["a"], digest="two")
+    assert other.asked == ["a"]
+
+
+def test_progress_counts_what_is_new(cache, monkeypatch):
+    monkeypatch.setattr(kept, "AT_ONCE", 2)
+    encode(cache, Lengths(), ["a"])
+    told = []
+    reporting = CachedSentenceEncoder(Lengths(), "one", cache, lambda *counts: told.append(counts))
+    reporting.encode(["a", "bb", "ccc", "dddd"])
+    assert told == [(2, 3), (3, 3)]
+
+
+def test_word_vectors_are_made_again_when_what_they_come_from_changes(cache):
+    made = []
+
+    def make():
+        made.append(1)
+        return np.full((2, 3), len(made), np.float32)
+
+    for made_from, expected in ((("x",), 1), (("x",), 1), (("y",), 2)):
+        rows = cached_word_vectors(cache, ("cat", "dog"), made_from, make)
+        assert rows.shape == (2, 3)
+        assert (rows == expected).all()

@@ -1,0 +1,87 @@
+"""Which images the page may show: those of the catalog, from the indexed folders only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from capsearch.encoders.models import Model
+from capsearch.engine.errors import InvalidImage
+from capsearch.engine.records import Filters
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.facets import newest
+from capsearch.indexer.pipeline import index
+from capsearch.ui.web import images as images
+
+
+@pytest.fixture
+def collection(tmp_path: Path, photos: Path, fake_model: Model) -> Iterator[Collection]:
+    with Collection.create(tmp_path / "index", fake_model) as created:
+        index(created, [photos])
+        yield created
+
+
+def id_of(collection: Collection, name: str) -> str:
+    ids = newest(collection.catalog, Filters(), limit=100)
+    records = collection.catalog.images(ids)
+    return next(one for one in ids if Path(records[one].path).name == name)
+
+
+def test_a_image_of_the_catalog_is_a_cached_copy(collection: Collection) -> None:
+    file = images.image_file(collection, id_of(collection, "red.png"), 64)
+    assert file is not None
+    assert file.is_relative_to(collection.path)
+
+
+@pytest.mark.parametrize(
+    "stranger", ["../photos/red.png", "../../../etc/passwd", "/etc/passwd", "", "0" * 32, "\0"]
+)
+def test_any_other_id_is_refused(collection: Collection, stranger: str) -> None:
+    assert images.image_file(collection, stranger, 64) is None
+
+
+def test_an_absolute_path_of_an_indexed_file_is_no_id(collection: Collection, photos: Path) -> None:
+    assert images.image_file(collection, str(photos / "red.png"), 64) is None
+
+
+def test_a_file_that_became_a_link_out_of_the_indexed_folders_is_refused(
+    collection: Collection, photos: Path, tmp_path: Path, image: Callable[..., Path]
+) -> None:
+    secret = image(tmp_path / "private" / "secret.png", "black")
+    image_id = id_of(collection, "red.png")
+    (photos / "red.png").unlink()
+    (photos / "red.png").symlink_to(secret)
+    assert images.image_file(collection, image_id, 64) is None
+
+
+def test_a_image_whose_file_is_gone_is_none_and_the_others_stay(
+    collection: Collection, photos: Path
+) -> None:
+    gone, there = id_of(collection, "red.png"), id_of(collection, "blue.png")
+    (photos / "red.png").unlink()
+    files = images.tile_files(collection, [gone, there])
+    assert (files[0] is None, files[1] is None) == (True, False)
+
+
+def test_an_upload_becomes_what_the_model_wants(collection: Collection, photos: Path) -> None:
+    pixels = images.upload_pixels((photos / "red.png").read_bytes(), collection)
+    assert pixels.shape == (16, 16, 3)
+
+
+def test_an_upload_with_too_many_pixels_is_refused_before_it_is_decoded(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "MAX_UPLOAD_PIXELS", 99)
+    content = BytesIO()
+    Image.new("RGB", (10, 10)).save(content, "PNG")
+    with pytest.raises(InvalidImage, match="megapixels"):
+        images.upload_pixels(content.getvalue(), collection)
+
+
+def test_an_upload_that_is_no_image_is_refused(collection: Collection) -> None:
+    with pytest.raises(InvalidImage):
+        images.upload_pixels(b"<svg onload=alert(1)>", collection)

@@ -1,0 +1,133 @@
+"""A contact sheet: the hits as one self-contained page, or as one image.
+
+Nothing in a file name, a caption or a query is taken for HTML, and the page may load
+nothing from anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsearch.ui.output.hits import Found
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from capsearch.indexer.embedded.collection import Collection
+
+THUMBNAIL_EDGE = 320
+PNG_CELL, PNG_LABEL, PNG_COLUMNS = 240, 24, 5  # pixels, pixels, cells
+
+PAGE = """<!doctype html>
+<html><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }}
+body {{ margin: 1.5rem }}
+main {{ display: grid; gap: 1.25rem; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)) }}
+figure {{ margin: 0 }}
+img, .gone {{ width: 100%; aspect-ratio: 1; object-fit: contain; background: #8882;
+ border-radius: 6px; display: grid; place-items: center }}
+figcaption {{ overflow-wrap: anywhere; font-size: .85rem; margin-top: .35rem }}
+small {{ opacity: .7; display: block }}
+</style></head>
+<body><h1>{title}</h1><main>
+{figures}
+</main></body></html>
+"""
+
+
+def write(collection: Collection, title: str, found: Sequence[Found], target: Path) -> None:
+    """Write the sheet to `target`; its suffix is one of WRITERS."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    WRITERS[target.suffix.lower()](collection, title, found, target)
+
+
+def last_sheet() -> Path:
+    """Where a sheet goes that nobody gave a place: always the same file, so none pile up."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("capsearch") / "last-query.html"
+
+
+def show(sheet: Path) -> None:
+    """Open a sheet with whatever the desktop opens such files with."""
+    webbrowser.open(sheet.absolute().as_uri())
+
+
+def _write_html(collection: Collection, title: str, found: Sequence[Found], target: Path) -> None:
+    figures = "\n".join(_figure(one, _thumbnail(collection, one)) for one in found)
+    page = PAGE.format(title=escape(title or "images like this one"), figures=figures)
+    target.write_text(page, encoding="utf-8", errors="backslashreplace")
+
+
+def _figure(found: Found, thumbnail: Path | None) -> str:
+    hit, record = found
+    path = Path(record.path).absolute()
+    caption = hit.contributions.caption
+    said = f"{escape(caption.text)} <small>{escape(caption.source)}</small>" if caption else ""
+    return (
+        f'<figure><a href="{escape(path.as_uri())}">{_image(thumbnail)}</a>'
+        f"<figcaption>{hit.rank}. <b>{hit.score:.3f}</b> {escape(path.name)}"
+        f"<div>{said}</div><small>{escape(str(path.parent))}</small></figcaption></figure>"
+    )
+
+
+def _image(thumbnail: Path | None) -> str:
+    if thumbnail is None:
+        return '<div class="gone">image not readable</div>'
+    kind = mimetypes.guess_type(thumbnail.name)[0] or "image/webp"
+    data = base64.b64encode(thumbnail.read_bytes()).decode("ascii")
+    return f'<img alt="" src="data:{kind};base64,{data}">'
+
+
+def _thumbnail(collection: Collection, found: Found) -> Path | None:
+    """The cached small image, or None when its file has gone or gone bad."""
+    from capsearch.engine.errors import InvalidImage
+    from capsearch.indexer.embedded.thumbnails import thumbnail
+
+    try:
+        return thumbnail(collection, found.hit.image_id, THUMBNAIL_EDGE)
+    except (InvalidImage, OSError):
+        return None
+
+
+def _write_png(collection: Collection, title: str, found: Sequence[Found], target: Path) -> None:
+    from PIL import Image
+
+    columns = max(1, min(PNG_COLUMNS, len(found)))
+    rows = max(1, -(-len(found) // columns))
+    sheet = Image.new("RGB", (columns * PNG_CELL, rows * (PNG_CELL + PNG_LABEL)), "white")
+    for at, one in enumerate(found):
+        row, column = divmod(at, columns)
+        corner = (column * PNG_CELL, row * (PNG_CELL + PNG_LABEL))
+        _paste(sheet, corner, one, _thumbnail(collection, one))
+    sheet.save(target, format="PNG")
+
+
+def _paste(sheet: Image, corner: tuple[int, int], found: Found, thumbnail: Path | None) -> None:
+    """One cell: the image, and its rank and score. No words: not every font has every script."""
+    from PIL import Image, ImageDraw
+
+    left, top = corner
+    if thumbnail is not None:
+        with Image.open(thumbnail) as opened:
+            small = opened.convert("RGB")
+        small.thumbnail((PNG_CELL - 8, PNG_CELL - 8))
+        middle = (left + (PNG_CELL - small.width) // 2, top + (PNG_CELL - small.height) // 2)
+        sheet.paste(small, middle)
+    label = f"{found.hit.rank}   {found.hit.score:.3f}"
+    ImageDraw.Draw(sheet).text((left + 8, top + PNG_CELL), label, fill="black", font_size=16)
+
+
+Writer = Callable[["Collection", str, Sequence[Found], Path], None]
+WRITERS: Mapping[str, Writer] = {".html": _write_html, ".png": _write_png}

@@ -1,0 +1,83 @@
+"""A progress bar on stderr, with images per second and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from capsearch.indexer.pipeline import Progress
+
+
+SECONDS_A_LINE = 60.0
+
+
+class RateColumn(ProgressColumn):
+    """Items per second over the last half minute."""
+
+    def render(self, task: Task) -> Text:
+        """'148.2/s', or nothing while there is nothing to divide."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.1f}/s", style="progress.data.speed")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[Progress], None]]:
+    """A callback that draws one bar a stage; in a log file, a line a minute instead."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield plain_lines(console)
+        return
+    bars = Bars(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def show(progress: Progress) -> None:
+        if progress.stage not in tasks:
+            tasks[progress.stage] = bars.add_task(progress.stage, total=progress.total)
+        bars.update(tasks[progress.stage], completed=progress.done, total=progress.total)
+
+    with bars:
+        yield show
+
+
+def plain_lines(
+    console: Console, clock: Callable[[], float] = time.monotonic
+) -> Callable[[Progress], None]:
+    """What a log file gets: nothing from short work, a line a minute from long work."""
+    last = clock()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        if clock() - last < SECONDS_A_LINE:
+            return
+        last = clock()
+        of = f" of {progress.total}" if progress.total else ""
+        console.print(f"{progress.stage}: {progress.done}{of}", markup=False, highlight=False)
+
+    return show

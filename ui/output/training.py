@@ -1,0 +1,29 @@
+"""How a training run is told: on stderr, like everything that is no result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from capsearch.ui.output.terminal import remark
+
+if TYPE_CHECKING:
+    from capsearch.encoders.training.fit.validation import Epoch
+    from capsearch.encoders.training.runs.text_run import Listener
+
+
+@contextmanager
+def told() -> Iterator[Listener]:
+    """A bar for the long steps, a line for each epoch, both on stderr."""
+    from capsearch.encoders.training.runs.text_run import Listener
+    from capsearch.indexer.pipeline import Progress
+    from capsearch.ui.output.progress import progress_bar
+
+    def line(epoch: Epoch) -> None:
+        scores = "  ".join(f"{name} {value:.3f}" for name, value in epoch.validation.items())
+        mark = "  best" if epoch.best else ""
+        remark(f"epoch {epoch.number}  loss {epoch.loss:.3f}  validation MRR {scores}{mark}")
+
+    with progress_bar() as show:
+        yield Listener(lambda stage, done, of: show(Progress(stage, done, of, None)), line)
