@@ -48,9 +48,9 @@ def image() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
+def image_folder(tmp_path: Path) -> Path:
     """A small folder: four plain colours, one of them two folders down."""
-    root = tmp_path / "photos"
+    root = tmp_path / "images"
     write_image(root / "blue.png", "blue")
     write_image(root / "green.jpg", "green")
     write_image(root / "red.png", "red")

@@ -101,34 +101,34 @@ def test_a_bad_file_that_is_gone_is_named_no_more(collection, folder):
 
 
 def test_a_image_that_cannot_be_read_for_once_stays_in_the_index(
-    collection, photos, monkeypatch, image
+    collection, image_folder, monkeypatch, image
 ):
-    index(collection, [photos])
-    image(photos / "red.png", "purple", size=32)
+    index(collection, [image_folder])
+    image(image_folder / "red.png", "purple", size=32)
     with monkeypatch.context() as patch:
         deny_reading(patch, "red.png")
-        assert reasons(index(collection, [photos])) == {
+        assert reasons(index(collection, [image_folder])) == {
             "red.png": "cannot be read: Permission denied"
         }
         assert collection.stats().images == 4
-    assert index(collection, [photos]).added == 1
+    assert index(collection, [image_folder]).added == 1
 
 
-def test_a_file_larger_than_any_image_is_refused_unread(collection, photos, monkeypatch):
+def test_a_file_larger_than_any_image_is_refused_unread(collection, image_folder, monkeypatch):
     monkeypatch.setattr("capsearch.indexer.prepare.MAX_FILE_BYTES", 1 << 20)
-    with (photos / "movie.jpg").open("wb") as file:
+    with (image_folder / "movie.jpg").open("wb") as file:
         file.truncate((1 << 20) + 1)
-    assert reasons(index(collection, [photos])) == {
+    assert reasons(index(collection, [image_folder])) == {
         "movie.jpg": "more than 1 MB is no image we open"
     }
 
 
-def test_a_rebuild_gives_refused_files_another_chance(collection, photos, image):
-    image(photos / "big.png", "white", size=64)
+def test_a_rebuild_gives_refused_files_another_chance(collection, image_folder, image):
+    image(image_folder / "big.png", "white", size=64)
     small = IndexOptions(max_pixels=1000)
-    assert reasons(index(collection, [photos], small)).keys() == {"big.png"}
-    assert reasons(index(collection, [photos])).keys() == {"big.png"}
-    assert index(collection, [photos], IndexOptions(rebuild=True)).skipped == ()
+    assert reasons(index(collection, [image_folder], small)).keys() == {"big.png"}
+    assert reasons(index(collection, [image_folder])).keys() == {"big.png"}
+    assert index(collection, [image_folder], IndexOptions(rebuild=True)).skipped == ()
 
 
 def test_the_unicode_name_can_be_found(collection, folder):

@@ -25,10 +25,10 @@ from capsearch.indexer.pipeline import index
 
 
 @pytest.fixture
-def where(tmp_path, photos, fake_model) -> Path:
+def where(tmp_path, image_folder, fake_model) -> Path:
     path = tmp_path / "index"
     with Collection.create(path, fake_model) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     return path
 
 
@@ -124,15 +124,15 @@ def test_a_lost_manifest_is_written_again(where, fake_model):
     assert (where / "manifest.json").is_file()
 
 
-def test_statistics_count_everything(where, photos, fake_model):
-    (photos / "red.txt").write_text("a red car\n一只猫\n一只狗", encoding="utf-8")
+def test_statistics_count_everything(where, image_folder, fake_model):
+    (image_folder / "red.txt").write_text("a red car\n一只猫\n一只狗", encoding="utf-8")
     with Collection.create(where, fake_model) as collection:
         index(collection, [])
         stats = collection.stats()
     assert (stats.images, stats.files, stats.captions, stats.tags, stats.skipped) == (4, 4, 3, 0, 0)
     assert stats.captions_by_language == {"zh": 2, "en": 1}
     assert stats.captions_by_source == {"sidecar": 3}
-    assert stats.roots == (str(photos),)
+    assert stats.roots == (str(image_folder),)
     assert (stats.model, stats.backbone, stats.schema) == ("fake", "toy", SCHEMA)
     assert stats.bytes_on_disk["features"] == 4 * 9 * 2
     assert stats.bytes_on_disk["vectors"] == 4 * 9 * 4
@@ -140,10 +140,10 @@ def test_statistics_count_everything(where, photos, fake_model):
     assert stats.bytes_on_disk["catalog"] > 0
 
 
-def test_an_open_reader_sees_new_images(where, photos, fake_model, image):
+def test_an_open_reader_sees_new_images(where, image_folder, fake_model, image):
     with Collection.open(where, fake_model) as reader:
         assert len(reader.engine().search(Query("white")).hits) == 4
-        image(photos / "white.png", "white")
+        image(image_folder / "white.png", "white")
         with Collection.create(where, fake_model) as writer:
             index(writer, [])
         assert len(reader.engine().search(Query("white")).hits) == 5
@@ -161,7 +161,7 @@ def test_an_uncommitted_tail_is_invisible_and_cut_off_by_the_next_writer(where, 
 
 
 def test_a_large_index_keeps_its_graph_and_searches_the_same(
-    where, photos, fake_model, monkeypatch
+    where, image_folder, fake_model, monkeypatch
 ):
     with Collection.open(where, fake_model) as reader:
         before = reader.engine().search(Query("red"))

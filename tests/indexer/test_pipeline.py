@@ -19,31 +19,31 @@ from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sources import scan as scanning
 
 
-def test_a_folder_is_indexed_and_its_images_are_found(collection, photos):
-    summary = index(collection, [photos])
+def test_a_folder_is_indexed_and_its_images_are_found(collection, image_folder):
+    summary = index(collection, [image_folder])
     assert counts(summary) == (4, 0, 0, 0)
     assert summary.skipped == () and not summary.interrupted
     assert first(collection, "something yellow") == "yellow.webp"
     assert first(collection, "红色的东西") == "red.png"
 
 
-def test_a_second_run_opens_no_file(collection, photos, monkeypatch):
-    index(collection, [photos])
+def test_a_second_run_opens_no_file(collection, image_folder, monkeypatch):
+    index(collection, [image_folder])
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"opened {path}"))
-    assert counts(index(collection, [photos])) == (0, 0, 0, 4)
+    assert counts(index(collection, [image_folder])) == (0, 0, 0, 4)
     assert embedded(collection) == 4
 
 
-def test_a_second_run_leaves_open_searches_as_they_are(collection, photos):
-    index(collection, [photos])
+def test_a_second_run_leaves_open_searches_as_they_are(collection, image_folder):
+    index(collection, [image_folder])
     engine = collection.engine()
-    index(collection, [photos])
+    index(collection, [image_folder])
     assert collection.engine() is engine
 
 
-def test_without_roots_the_known_ones_are_looked_at_again(collection, photos, image):
-    index(collection, [photos])
-    image(photos / "new.png", "purple")
+def test_without_roots_the_known_ones_are_looked_at_again(collection, image_folder, image):
+    index(collection, [image_folder])
+    image(image_folder / "new.png", "purple")
     assert counts(index(collection, [])) == (1, 0, 0, 4)
 
 
@@ -52,107 +52,107 @@ def test_without_any_root_there_is_nothing_to_index(collection):
         index(collection, [])
 
 
-def test_a_renamed_file_keeps_its_vector(collection, photos):
-    index(collection, [photos])
-    (photos / "red.png").rename(photos / "rouge.png")
-    assert counts(index(collection, [photos])) == (0, 1, 1, 3)
+def test_a_renamed_file_keeps_its_vector(collection, image_folder):
+    index(collection, [image_folder])
+    (image_folder / "red.png").rename(image_folder / "rouge.png")
+    assert counts(index(collection, [image_folder])) == (0, 1, 1, 3)
     assert embedded(collection) == 4
     assert first(collection, "red") == "rouge.png"
 
 
-def test_a_copied_file_is_the_same_image_in_two_places(collection, photos):
-    index(collection, [photos])
-    shutil.copy(photos / "red.png", photos / "trips" / "copy.png")
-    assert counts(index(collection, [photos])) == (0, 1, 0, 4)
+def test_a_copied_file_is_the_same_image_in_two_places(collection, image_folder):
+    index(collection, [image_folder])
+    shutil.copy(image_folder / "red.png", image_folder / "trips" / "copy.png")
+    assert counts(index(collection, [image_folder])) == (0, 1, 0, 4)
     result = collection.engine().search(Query("red", mode="cm", min_score=0.9))
     [record] = collection.catalog.images([hit.image_id for hit in result.hits]).values()
     assert [Path(path).name for path in record.paths] == ["red.png", "copy.png"]
 
 
-def test_copies_that_arrive_together_are_embedded_once(collection, photos):
-    shutil.copy(photos / "red.png", photos / "red2.png")
-    assert counts(index(collection, [photos])) == (4, 1, 0, 0)
+def test_copies_that_arrive_together_are_embedded_once(collection, image_folder):
+    shutil.copy(image_folder / "red.png", image_folder / "red2.png")
+    assert counts(index(collection, [image_folder])) == (4, 1, 0, 0)
     assert embedded(collection) == 4
 
 
-def test_two_files_that_swap_names_are_not_embedded_again(collection, photos):
-    index(collection, [photos])
-    (photos / "red.png").rename(photos / "tmp")
-    (photos / "blue.png").rename(photos / "red.png")
-    (photos / "tmp").rename(photos / "blue.png")
-    index(collection, [photos])
+def test_two_files_that_swap_names_are_not_embedded_again(collection, image_folder):
+    index(collection, [image_folder])
+    (image_folder / "red.png").rename(image_folder / "tmp")
+    (image_folder / "blue.png").rename(image_folder / "red.png")
+    (image_folder / "tmp").rename(image_folder / "blue.png")
+    index(collection, [image_folder])
     assert embedded(collection) == 4
     assert first(collection, "red") == "blue.png"
 
 
-def test_a_deleted_file_leaves_the_index(collection, photos):
-    index(collection, [photos])
-    (photos / "red.png").unlink()
-    assert counts(index(collection, [photos])) == (0, 0, 1, 3)
+def test_a_deleted_file_leaves_the_index(collection, image_folder):
+    index(collection, [image_folder])
+    (image_folder / "red.png").unlink()
+    assert counts(index(collection, [image_folder])) == (0, 0, 1, 3)
     assert len(collection.engine().search(Query("red")).hits) == 3
 
 
-def test_a_changed_file_replaces_its_image(collection, photos, image):
-    index(collection, [photos])
-    image(photos / "red.png", "purple", size=32)
-    assert counts(index(collection, [photos])) == (1, 0, 0, 3)
+def test_a_changed_file_replaces_its_image(collection, image_folder, image):
+    index(collection, [image_folder])
+    image(image_folder / "red.png", "purple", size=32)
+    assert counts(index(collection, [image_folder])) == (1, 0, 0, 3)
     assert first(collection, "purple") == "red.png"
     assert collection.stats().images == 4
 
 
-def test_a_file_that_became_broken_leaves_the_index_and_is_named(collection, photos):
-    index(collection, [photos])
-    (photos / "red.png").write_bytes(b"oops")
-    [skipped] = index(collection, [photos]).skipped
+def test_a_file_that_became_broken_leaves_the_index_and_is_named(collection, image_folder):
+    index(collection, [image_folder])
+    (image_folder / "red.png").write_bytes(b"oops")
+    [skipped] = index(collection, [image_folder]).skipped
     assert skipped.path.endswith("red.png")
     assert collection.stats().images == 3
 
 
-def test_only_files_under_the_given_roots_are_removed(collection, photos, image, tmp_path):
+def test_only_files_under_the_given_roots_are_removed(collection, image_folder, image, tmp_path):
     other = tmp_path / "other"
     image(other / "white.png", "white")
-    index(collection, [photos, other])
+    index(collection, [image_folder, other])
     shutil.rmtree(other)
-    assert counts(index(collection, [photos])) == (0, 0, 0, 4)
+    assert counts(index(collection, [image_folder])) == (0, 0, 0, 4)
     assert "white.png" in paths(collection)
 
 
-def test_a_root_that_is_gone_changes_nothing(collection, photos):
-    index(collection, [photos])
-    photos.rename(photos.with_name("moved"))
+def test_a_root_that_is_gone_changes_nothing(collection, image_folder):
+    index(collection, [image_folder])
+    image_folder.rename(image_folder.with_name("moved"))
     with pytest.raises(RootUnavailable, match="is not there"):
         index(collection, [])
     assert len(paths(collection)) == 4
 
 
-def test_a_root_that_is_suddenly_empty_changes_nothing(collection, photos):
-    index(collection, [photos])
-    shutil.rmtree(photos)
-    photos.mkdir()
+def test_a_root_that_is_suddenly_empty_changes_nothing(collection, image_folder):
+    index(collection, [image_folder])
+    shutil.rmtree(image_folder)
+    image_folder.mkdir()
     with pytest.raises(RootUnavailable, match="holds no images, but the index knows 4 there"):
-        index(collection, [photos])
+        index(collection, [image_folder])
     assert len(paths(collection)) == 4
 
 
-def test_a_root_that_is_really_empty_can_be_rebuilt(collection, photos):
-    index(collection, [photos])
-    shutil.rmtree(photos)
-    photos.mkdir()
-    assert index(collection, [photos], IndexOptions(rebuild=True)).removed == 4
+def test_a_root_that_is_really_empty_can_be_rebuilt(collection, image_folder):
+    index(collection, [image_folder])
+    shutil.rmtree(image_folder)
+    image_folder.mkdir()
+    assert index(collection, [image_folder], IndexOptions(rebuild=True)).removed == 4
 
 
 def test_rebuilding_one_root_does_not_excuse_another_for_being_empty(
-    collection, photos, image, tmp_path
+    collection, image_folder, image, tmp_path
 ):
     image(tmp_path / "usb" / "white.png", "white")
-    index(collection, [photos, tmp_path / "usb"])
+    index(collection, [image_folder, tmp_path / "usb"])
     (tmp_path / "usb" / "white.png").unlink()
     with pytest.raises(RootUnavailable, match="usb holds no images"):
-        index(collection, [photos], IndexOptions(rebuild=True))
+        index(collection, [image_folder], IndexOptions(rebuild=True))
 
 
-def test_images_in_a_folder_that_cannot_be_read_stay(collection, photos, monkeypatch):
-    index(collection, [photos])
+def test_images_in_a_folder_that_cannot_be_read_stay(collection, image_folder, monkeypatch):
+    index(collection, [image_folder])
     listing = os.scandir
 
     def deny(folder):
@@ -161,28 +161,28 @@ def test_images_in_a_folder_that_cannot_be_read_stay(collection, photos, monkeyp
         return listing(folder)
 
     monkeypatch.setattr(scanning.os, "scandir", deny)
-    summary = index(collection, [photos])
+    summary = index(collection, [image_folder])
     assert summary.removed == 0
     assert [one.reason for one in summary.skipped] == ["folder cannot be read: Permission denied"]
     assert "yellow.webp" in paths(collection)
 
 
-def test_excluded_files_are_not_indexed_and_leave_if_they_were(collection, photos):
-    index(collection, [photos])
-    summary = index(collection, [photos], IndexOptions(exclude=("trips",)))
+def test_excluded_files_are_not_indexed_and_leave_if_they_were(collection, image_folder):
+    index(collection, [image_folder])
+    summary = index(collection, [image_folder], IndexOptions(exclude=("trips",)))
     assert counts(summary) == (0, 0, 1, 3)
 
 
-def test_an_index_inside_the_folder_is_not_indexed(fake_model, photos):
-    with Collection.create(photos / "index", fake_model) as collection:
-        index(collection, [photos])
-        (photos / "index" / "thumbnails").mkdir()
-        shutil.copy(photos / "red.png", photos / "index" / "thumbnails" / "t.png")
-        assert counts(index(collection, [photos])) == (0, 0, 0, 4)
+def test_an_index_inside_the_folder_is_not_indexed(fake_model, image_folder):
+    with Collection.create(image_folder / "index", fake_model) as collection:
+        index(collection, [image_folder])
+        (image_folder / "index" / "thumbnails").mkdir()
+        shutil.copy(image_folder / "red.png", image_folder / "index" / "thumbnails" / "t.png")
+        assert counts(index(collection, [image_folder])) == (0, 0, 0, 4)
 
 
-def test_roots_inside_known_roots_are_not_remembered_twice(collection, photos):
-    index(collection, [photos / "trips"])
-    index(collection, [photos])
-    index(collection, [photos / "trips"])
-    assert collection.stats().roots == (str(photos),)
+def test_roots_inside_known_roots_are_not_remembered_twice(collection, image_folder):
+    index(collection, [image_folder / "trips"])
+    index(collection, [image_folder])
+    index(collection, [image_folder / "trips"])
+    assert collection.stats().roots == (str(image_folder),)

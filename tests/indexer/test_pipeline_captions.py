@@ -15,75 +15,75 @@ from capsearch.engine.records import Caption, Filters, Query
 from capsearch.indexer.pipeline import IndexOptions, index
 
 
-def test_sidecar_captions_are_read_and_searched(collection, photos):
-    (photos / "blue.txt").write_text("a cat\n一只狗", encoding="utf-8")
-    assert index(collection, [photos]).captions_added == 2
+def test_sidecar_captions_are_read_and_searched(collection, image_folder):
+    (image_folder / "blue.txt").write_text("a cat\n一只狗", encoding="utf-8")
+    assert index(collection, [image_folder]).captions_added == 2
     assert captions(collection) == [("a cat", "en", "sidecar"), ("一只狗", "zh", "sidecar")]
     assert first(collection, "犬がいる", mode="cl") == "blue.png"
 
 
-def test_a_caption_written_later_is_noticed_without_opening_the_image(collection, photos):
-    index(collection, [photos])
-    (photos / "blue.png.json").write_text('{"caption": "a cat"}')
-    summary = index(collection, [photos])
+def test_a_caption_written_later_is_noticed_without_opening_the_image(collection, image_folder):
+    index(collection, [image_folder])
+    (image_folder / "blue.png.json").write_text('{"caption": "a cat"}')
+    summary = index(collection, [image_folder])
     assert (counts(summary), summary.captions_added) == ((0, 0, 0, 4), 1)
     assert embedded(collection) == 4
     assert first(collection, "cat", mode="cl") == "blue.png"
 
 
-def test_an_edited_caption_replaces_the_old_one(collection, photos):
-    (photos / "blue.txt").write_text("a cat\na dog")
-    index(collection, [photos])
-    (photos / "blue.txt").write_text("a dog\na house by the sea")
-    assert index(collection, [photos]).captions_added == 1
+def test_an_edited_caption_replaces_the_old_one(collection, image_folder):
+    (image_folder / "blue.txt").write_text("a cat\na dog")
+    index(collection, [image_folder])
+    (image_folder / "blue.txt").write_text("a dog\na house by the sea")
+    assert index(collection, [image_folder]).captions_added == 1
     assert [text for text, _, _ in captions(collection)] == ["a dog", "a house by the sea"]
 
 
-def test_a_removed_sidecar_takes_its_captions_along(collection, photos):
-    (photos / "blue.txt").write_text("a cat")
-    index(collection, [photos])
-    (photos / "blue.txt").unlink()
-    index(collection, [photos])
+def test_a_removed_sidecar_takes_its_captions_along(collection, image_folder):
+    (image_folder / "blue.txt").write_text("a cat")
+    index(collection, [image_folder])
+    (image_folder / "blue.txt").unlink()
+    index(collection, [image_folder])
     assert captions(collection) == []
 
 
-def test_a_sidecar_moves_with_its_renamed_image(collection, photos):
-    (photos / "blue.txt").write_text("a cat")
-    index(collection, [photos])
-    (photos / "blue.png").rename(photos / "azure.png")
-    (photos / "blue.txt").rename(photos / "azure.txt")
-    index(collection, [photos])
+def test_a_sidecar_moves_with_its_renamed_image(collection, image_folder):
+    (image_folder / "blue.txt").write_text("a cat")
+    index(collection, [image_folder])
+    (image_folder / "blue.png").rename(image_folder / "azure.png")
+    (image_folder / "blue.txt").rename(image_folder / "azure.txt")
+    index(collection, [image_folder])
     assert captions(collection) == [("a cat", "en", "sidecar")]
     assert first(collection, "cat", mode="cl") == "azure.png"
 
 
-def test_a_deleted_copy_takes_only_its_own_sidecar_along(collection, photos):
-    shutil.copy(photos / "blue.png", photos / "copy.png")
-    (photos / "blue.txt").write_text("a cat")
-    (photos / "copy.txt").write_text("a dog")
-    index(collection, [photos])
-    (photos / "copy.png").unlink()
-    index(collection, [photos])
+def test_a_deleted_copy_takes_only_its_own_sidecar_along(collection, image_folder):
+    shutil.copy(image_folder / "blue.png", image_folder / "copy.png")
+    (image_folder / "blue.txt").write_text("a cat")
+    (image_folder / "copy.txt").write_text("a dog")
+    index(collection, [image_folder])
+    (image_folder / "copy.png").unlink()
+    index(collection, [image_folder])
     assert captions(collection) == [("a cat", "en", "sidecar")]
 
 
-def test_a_broken_sidecar_is_named_every_time_and_its_image_is_indexed(collection, photos):
-    (photos / "blue.json").write_text("{oops")
+def test_a_broken_sidecar_is_named_every_time_and_its_image_is_indexed(collection, image_folder):
+    (image_folder / "blue.json").write_text("{oops")
     for _ in range(2):
-        [skipped] = index(collection, [photos]).skipped
+        [skipped] = index(collection, [image_folder]).skipped
         assert skipped.path.endswith("blue.json") and "not json" in skipped.reason
     assert "blue.png" in paths(collection)
 
 
-def test_a_caption_the_model_does_not_understand_is_kept_without_a_vector(collection, photos):
-    (photos / "blue.txt").write_text("zyzzyva")
-    (photos / "red.json").write_text('{"caption": "un chat", "language": "fr"}')
-    index(collection, [photos])
+def test_a_caption_the_model_does_not_understand_is_kept_without_a_vector(collection, image_folder):
+    (image_folder / "blue.txt").write_text("zyzzyva")
+    (image_folder / "red.json").write_text('{"caption": "un chat", "language": "fr"}')
+    index(collection, [image_folder])
     assert captions(collection) == [("un chat", "fr", "sidecar"), ("zyzzyva", "en", "sidecar")]
     assert len(collection.index_of("captions")) == 0
 
 
-def test_embedded_metadata_becomes_captions_tags_and_dates(collection, photos):
+def test_embedded_metadata_becomes_captions_tags_and_dates(collection, image_folder):
     import piexif
 
     exif = {
@@ -93,18 +93,18 @@ def test_embedded_metadata_becomes_captions_tags_and_dates(collection, photos):
         },
         "Exif": {piexif.ExifIFD.DateTimeOriginal: b"2024:05:01 10:00:00"},
     }
-    piexif.insert(piexif.dump(exif), str(photos / "green.jpg"))
-    index(collection, [photos])
+    piexif.insert(piexif.dump(exif), str(image_folder / "green.jpg"))
+    index(collection, [image_folder])
     assert captions(collection) == [("a green tree", "en", "exif")]
     [tagged] = collection.catalog.select(Filters(tags=("tree", "park")))
     assert collection.catalog.images([tagged])[tagged].taken_at.year == 2024
 
 
-def test_a_captions_file_names_images_by_path_or_by_name(collection, photos, tmp_path):
+def test_a_captions_file_names_images_by_path_or_by_name(collection, image_folder, tmp_path):
     table = tmp_path / "captions.csv"
-    rows = ("red.png,a car", "2024/yellow.webp,bread", "photos/blue.png,the sea", "no.png,a dog")
+    rows = ("red.png,a car", "2024/yellow.webp,bread", "images/blue.png,the sea", "no.png,a dog")
     table.write_text("\n".join(("file,caption", *rows)))
-    summary = index(collection, [photos], IndexOptions(captions=(table,)))
+    summary = index(collection, [image_folder], IndexOptions(captions=(table,)))
     assert summary.captions_added == 3
     assert [one.reason for one in summary.skipped] == [
         "1 of 4 captions name no image of this index"
@@ -114,14 +114,14 @@ def test_a_captions_file_names_images_by_path_or_by_name(collection, photos, tmp
     assert first(collection, "the sea", mode="cl") == "blue.png"
 
 
-def test_a_captions_file_read_again_replaces_what_it_said(collection, photos, tmp_path):
+def test_a_captions_file_read_again_replaces_what_it_said(collection, image_folder, tmp_path):
     table = tmp_path / "captions.csv"
     table.write_text("file,caption\nred.png,a car\nred.png,a house\n")
-    index(collection, [photos], IndexOptions(captions=(table,)))
+    index(collection, [image_folder], IndexOptions(captions=(table,)))
     table.write_text("file,caption\nred.png,a house\nblue.png,the sea\n")
-    assert index(collection, [photos], IndexOptions(captions=(table,))).captions_added == 1
+    assert index(collection, [image_folder], IndexOptions(captions=(table,))).captions_added == 1
     assert [text for text, _, _ in captions(collection)] == ["a house", "the sea"]
-    index(collection, [photos])
+    index(collection, [image_folder])
     assert [text for text, _, _ in captions(collection)] == ["a house", "the sea"]
 
 
@@ -134,7 +134,7 @@ def test_a_name_that_several_images_have_is_not_guessed(collection, image, tmp_p
     assert [text for text, _, _ in captions(collection)] == ["the sea"]
 
 
-def test_coco_captions_are_found_across_languages(collection, photos, tmp_path):
+def test_coco_captions_are_found_across_languages(collection, image_folder, tmp_path):
     coco = tmp_path / "coco.json"
     coco.write_text(
         json.dumps(
@@ -144,14 +144,14 @@ def test_coco_captions_are_found_across_languages(collection, photos, tmp_path):
             }
         )
     )
-    index(collection, [photos], IndexOptions(captions=(coco,)))
+    index(collection, [image_folder], IndexOptions(captions=(coco,)))
     assert first(collection, "a cat and a dog", mode="cl") == "red.png"
     hit = collection.engine().search(Query("cat dog", mode="cl")).hits[0]
     assert hit.contributions.caption == Caption("一只猫和一只狗", "zh", "coco")
 
 
-def test_a_broken_captions_file_stops_the_run_before_it_begins(collection, photos, tmp_path):
+def test_a_broken_captions_file_stops_the_run_before_it_begins(collection, image_folder, tmp_path):
     (tmp_path / "c.csv").write_text("nothing\n")
     with pytest.raises(InvalidCaptions):
-        index(collection, [photos], IndexOptions(captions=(tmp_path / "c.csv",)))
+        index(collection, [image_folder], IndexOptions(captions=(tmp_path / "c.csv",)))
     assert paths(collection) == []

@@ -16,44 +16,48 @@ from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index
 
 
-def test_progress_counts_the_files_to_do(collection, photos):
+def test_progress_counts_the_files_to_do(collection, image_folder):
     seen: list[Progress] = []
-    index(collection, [photos], progress=seen.append)
+    index(collection, [image_folder], progress=seen.append)
     embeds = [one for one in seen if one.stage == "embed"]
     assert [(one.done, one.total) for one in embeds] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert Path(embeds[0].current).name == "blue.png"
     assert seen[0] == Progress("scan", 0, None)
 
 
-def test_images_go_through_the_model_in_batches(collection, photos):
-    index(collection, [photos], IndexOptions(batch_size=3))
+def test_images_go_through_the_model_in_batches(collection, image_folder):
+    index(collection, [image_folder], IndexOptions(batch_size=3))
     assert collection.model.image.batches == [3, 1]
 
 
-def test_stopping_keeps_the_batch_in_flight_and_the_next_run_does_the_rest(collection, photos):
+def test_stopping_keeps_the_batch_in_flight_and_the_next_run_does_the_rest(
+    collection, image_folder
+):
     stop = threading.Event()
 
     def after_the_second(progress: Progress) -> None:
         if progress.stage == "embed" and progress.done == 2:
             stop.set()
 
-    summary = index(collection, [photos], IndexOptions(), after_the_second, stop)
+    summary = index(collection, [image_folder], IndexOptions(), after_the_second, stop)
     assert summary.interrupted and counts(summary) == (2, 0, 0, 0)
-    assert counts(index(collection, [photos])) == (2, 0, 0, 2)
+    assert counts(index(collection, [image_folder])) == (2, 0, 0, 2)
     assert embedded(collection) == 4
 
 
-def test_a_stopped_run_removes_nothing(collection, photos, image):
-    index(collection, [photos])
-    (photos / "red.png").unlink()
-    image(photos / "new.png", "purple")
+def test_a_stopped_run_removes_nothing(collection, image_folder, image):
+    index(collection, [image_folder])
+    (image_folder / "red.png").unlink()
+    image(image_folder / "new.png", "purple")
     stop = threading.Event()
     stop.set()
-    assert counts(index(collection, [photos], stop=stop)) == (0, 0, 0, 3)
+    assert counts(index(collection, [image_folder], stop=stop)) == (0, 0, 0, 3)
     assert "red.png" in paths(collection)
 
 
-def test_a_model_that_fails_is_an_error_and_earlier_batches_stay(collection, photos, monkeypatch):
+def test_a_model_that_fails_is_an_error_and_earlier_batches_stay(
+    collection, image_folder, monkeypatch
+):
     features = type(collection.model.image).features
     calls = []
 
@@ -65,24 +69,24 @@ def test_a_model_that_fails_is_an_error_and_earlier_batches_stay(collection, pho
 
     monkeypatch.setattr(type(collection.model.image), "features", fail_on_the_second)
     with pytest.raises(RuntimeError, match="out of memory"):
-        index(collection, [photos], IndexOptions(batch_size=2))
+        index(collection, [image_folder], IndexOptions(batch_size=2))
     assert len(paths(collection)) == 2
 
 
-def test_another_model_is_refused_without_rebuild(tmp_path, photos, make_model):
+def test_another_model_is_refused_without_rebuild(tmp_path, image_folder, make_model):
     with Collection.create(tmp_path / "index", make_model()) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     with Collection.create(tmp_path / "index", make_model(turn=1)) as collection:
         with pytest.raises(ModelMismatch, match=r"built with fake@.*, this is fake-1@.*--rebuild"):
-            index(collection, [photos])
+            index(collection, [image_folder])
         with pytest.raises(ModelMismatch):
             collection.engine()
 
 
-def test_another_projection_needs_no_photo(tmp_path, photos, make_model, monkeypatch):
-    (photos / "blue.txt").write_text("a cat")
+def test_another_projection_needs_no_photo(tmp_path, image_folder, make_model, monkeypatch):
+    (image_folder / "blue.txt").write_text("a cat")
     with Collection.create(tmp_path / "index", make_model()) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     new = make_model(turn=1)
     monkeypatch.setattr("capsearch.indexer.prepare.opened", lambda *_: pytest.fail("decoded"))
     with Collection.create(tmp_path / "index", new) as collection:
@@ -93,10 +97,10 @@ def test_another_projection_needs_no_photo(tmp_path, photos, make_model, monkeyp
         assert collection.stats().model == "fake-1"
 
 
-def test_another_backbone_looks_at_every_photo_again(tmp_path, photos, make_model):
-    (photos / "blue.txt").write_text("a cat")
+def test_another_backbone_looks_at_every_photo_again(tmp_path, image_folder, make_model):
+    (image_folder / "blue.txt").write_text("a cat")
     with Collection.create(tmp_path / "index", make_model()) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     new = make_model(backbone="other")
     with Collection.create(tmp_path / "index", new) as collection:
         assert counts(index(collection, [], IndexOptions(rebuild=True))) == (4, 0, 0, 0)
@@ -105,15 +109,15 @@ def test_another_backbone_looks_at_every_photo_again(tmp_path, photos, make_mode
         assert collection.stats().backbone == "other"
 
 
-def test_rebuilding_with_the_same_model_starts_afresh(collection, photos):
-    index(collection, [photos])
+def test_rebuilding_with_the_same_model_starts_afresh(collection, image_folder):
+    index(collection, [image_folder])
     assert counts(index(collection, [], IndexOptions(rebuild=True))) == (4, 0, 0, 0)
     assert embedded(collection) == 8
 
 
-def test_a_stopped_rebuild_goes_on_where_it_was(tmp_path, photos, make_model):
+def test_a_stopped_rebuild_goes_on_where_it_was(tmp_path, image_folder, make_model):
     with Collection.create(tmp_path / "index", make_model()) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     new, stop = make_model(backbone="other"), threading.Event()
 
     def after_the_first(progress: Progress) -> None:
@@ -127,8 +131,8 @@ def test_a_stopped_rebuild_goes_on_where_it_was(tmp_path, photos, make_model):
     assert new.image.embedded == 4
 
 
-def test_captions_by_people_and_models_survive_a_rebuild(collection, photos):
-    index(collection, [photos])
+def test_captions_by_people_and_models_survive_a_rebuild(collection, image_folder):
+    index(collection, [image_folder])
     [image_id] = [hit.image_id for hit in collection.engine().search(Query("red", limit=1)).hits]
     collection.catalog.connection.execute(
         "INSERT INTO captions (image_id, text, language, source, origin) "

@@ -58,9 +58,9 @@ def run(
 
 
 @pytest.fixture
-def indexed(photos: Path, run: Callable[..., Ran]) -> Path:
+def indexed(image_folder: Path, run: Callable[..., Ran]) -> Path:
     """The folder of images, after `capsearch index`."""
-    (photos / "red.txt").write_text("a red car\n一辆红色的车\n", encoding="utf-8")
-    ran = run("index", photos)
+    (image_folder / "red.txt").write_text("a red car\n一辆红色的车\n", encoding="utf-8")
+    ran = run("index", image_folder)
     assert ran.code == 0, ran.err
-    return photos
+    return image_folder

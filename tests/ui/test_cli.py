@@ -45,11 +45,11 @@ def test_help_of_a_command_imports_neither_torch_nor_streamlit(name: str) -> Non
 
 
 def test_a_query_with_the_shipped_models_imports_neither_torch_nor_streamlit(
-    photos: Path, tmp_path: Path
+    image_folder: Path, tmp_path: Path
 ) -> None:
     index = f"'--index', {str(tmp_path / 'index')!r}"
     script = "from capsearch.ui.cli import main; "
-    modules_after(f"{script}assert main(['index', {str(photos)!r}, {index}]) == 0")
+    modules_after(f"{script}assert main(['index', {str(image_folder)!r}, {index}]) == 0")
     loaded = modules_after(f"{script}assert main(['query', 'red', '--json', {index}]) == 0")
     assert loaded & {"torch", "streamlit", "pandas", "gensim", "matplotlib"} == set()
 
@@ -113,10 +113,10 @@ def test_an_error_is_one_line_on_stderr_and_exit_2(
 
 
 def test_what_the_system_refuses_is_one_line_too(
-    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, image_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    assert main(["index", str(photos), "--index", str(tmp_path / "file" / "index")]) == 2
+    assert main(["index", str(image_folder), "--index", str(tmp_path / "file" / "index")]) == 2
     captured = capsys.readouterr()
     assert len(captured.err.splitlines()) == 1
     assert str(tmp_path / "file") in captured.err

@@ -19,8 +19,8 @@ from capsearch.ui.commands.index import stop_on_interrupt
 Run = Callable[..., Any]
 
 
-def test_a_first_run_adds_a_second_finds_nothing_to_do(photos: Path, run: Run) -> None:
-    first, second = (run("index", photos, "--json").json for _ in range(2))
+def test_a_first_run_adds_a_second_finds_nothing_to_do(image_folder: Path, run: Run) -> None:
+    first, second = (run("index", image_folder, "--json").json for _ in range(2))
     assert (first["added"], first["unchanged"]) == (4, 0)
     assert (second["added"], second["unchanged"]) == (0, 4)
     assert first["skipped"] == []
@@ -40,40 +40,40 @@ def test_without_a_path_and_without_an_index_there_is_nothing_to_do(run: Run) ->
     assert "name a folder" in ran.err
 
 
-def test_a_bad_file_is_named_with_its_reason_and_counted(photos: Path, run: Run) -> None:
-    (photos / "broken.jpg").write_bytes(b"not an image")
-    ran = run("index", photos)
+def test_a_bad_file_is_named_with_its_reason_and_counted(image_folder: Path, run: Run) -> None:
+    (image_folder / "broken.jpg").write_bytes(b"not an image")
+    ran = run("index", image_folder)
     assert ran.code == 0
     [line] = [line for line in ran.err.splitlines() if line.startswith("skipped ")]
     path, _, reason = line.removeprefix("skipped ").partition(": ")
-    assert path == str(photos / "broken.jpg")
+    assert path == str(image_folder / "broken.jpg")
     assert reason
     assert "warnings: 1" in ran.err
     assert "4 added" in ran.out
 
 
-def test_strict_makes_a_skipped_file_an_exit_of_1(photos: Path, run: Run) -> None:
-    assert run("index", photos, "--strict").code == 0
-    (photos / "broken.jpg").write_bytes(b"")
-    assert run("index", photos, "--strict").code == 1
-    assert run("index", photos).code == 0
+def test_strict_makes_a_skipped_file_an_exit_of_1(image_folder: Path, run: Run) -> None:
+    assert run("index", image_folder, "--strict").code == 0
+    (image_folder / "broken.jpg").write_bytes(b"")
+    assert run("index", image_folder, "--strict").code == 1
+    assert run("index", image_folder).code == 0
 
 
-def test_json_names_skipped_files_too(photos: Path, run: Run) -> None:
-    (photos / "broken.jpg").write_bytes(b"")
-    [skipped] = run("index", photos, "--json").json["skipped"]
-    assert skipped["path"] == str(photos / "broken.jpg")
+def test_json_names_skipped_files_too(image_folder: Path, run: Run) -> None:
+    (image_folder / "broken.jpg").write_bytes(b"")
+    [skipped] = run("index", image_folder, "--json").json["skipped"]
+    assert skipped["path"] == str(image_folder / "broken.jpg")
     assert skipped["reason"]
 
 
-def test_excluded_files_stay_out(photos: Path, run: Run) -> None:
-    assert run("index", photos, "--exclude", "*.png", "--json").json["added"] == 2
+def test_excluded_files_stay_out(image_folder: Path, run: Run) -> None:
+    assert run("index", image_folder, "--exclude", "*.png", "--json").json["added"] == 2
 
 
-def test_captions_are_read_from_a_file(photos: Path, run: Run) -> None:
-    captions = photos.parent / "captions.csv"
+def test_captions_are_read_from_a_file(image_folder: Path, run: Run) -> None:
+    captions = image_folder.parent / "captions.csv"
     captions.write_text("file,caption\nblue.png,a blue sea\n", encoding="utf-8")
-    assert run("index", photos, "--captions", captions, "--json").json["captions_added"] == 1
+    assert run("index", image_folder, "--captions", captions, "--json").json["captions_added"] == 1
 
 
 def test_an_index_keeps_to_the_model_it_was_made_with(
@@ -91,7 +91,7 @@ def test_an_index_keeps_to_the_model_it_was_made_with(
 
 
 def test_ctrl_c_keeps_what_is_done_says_so_and_exits_with_130(
-    photos: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    image_folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = pipeline.index
 
@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_what_is_done_says_so_and_exits_with_130(
         return real(*arguments, stop=stop, **named)
 
     monkeypatch.setattr(pipeline, "index", interrupted)
-    ran = run("index", photos)
+    ran = run("index", image_folder)
     assert ran.code == 130
     assert "interrupted; kept" in ran.out
     assert "go on" in ran.err

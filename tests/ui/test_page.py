@@ -40,13 +40,13 @@ def open_page(toy_models: Model, index_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def filled(photos: Path, index_path: Path, toy_models: Model) -> Path:
+def filled(image_folder: Path, index_path: Path, toy_models: Model) -> Path:
     """An index of the four images, one with hostile captions."""
-    (photos / "red.txt").write_text(
+    (image_folder / "red.txt").write_text(
         "<b>:red[hi]</b> a red car\n一辆红色的车\n赤い車\n", encoding="utf-8"
     )
     with Collection.create(index_path, toy_models) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     return index_path
 
 
@@ -95,10 +95,10 @@ def test_words_nobody_knows_are_a_warning(open_page: Opener, filled: Path) -> No
 
 
 def test_captions_alone_without_any_caption_say_so(
-    open_page: Opener, photos: Path, index_path: Path, toy_models: Model
+    open_page: Opener, image_folder: Path, index_path: Path, toy_models: Model
 ) -> None:
     with Collection.create(index_path, toy_models) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     assert "No image here has a caption" in open_page(q="red", mode="cl").warning[0].value
 
 
@@ -157,26 +157,30 @@ def test_several_collections_can_be_chosen_by_name_only(
 
 
 def test_images_indexed_meanwhile_are_found_at_the_next_click(
-    open_page: Opener, filled: Path, photos: Path, toy_models: Model, image: Callable[..., Path]
+    open_page: Opener,
+    filled: Path,
+    image_folder: Path,
+    toy_models: Model,
+    image: Callable[..., Path],
 ) -> None:
     page = open_page(q="purple")
-    image(photos / "new.png", "purple")
+    image(image_folder / "new.png", "purple")
     with Collection.create(filled, toy_models) as collection:
-        index(collection, [photos])
+        index(collection, [image_folder])
     assert open_buttons(page.run()) == 5
 
 
 def test_an_index_rebuilt_with_another_model_is_opened_again(
     open_page: Opener,
     filled: Path,
-    photos: Path,
+    image_folder: Path,
     make_model: Callable[..., Model],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page = open_page(q="red")
     other = make_model(turn=1)
     with Collection.create(filled, other) as collection:
-        index(collection, [photos], IndexOptions(rebuild=True))
+        index(collection, [image_folder], IndexOptions(rebuild=True))
     monkeypatch.setattr(models, "load", lambda name=None: other)
     page.run()
     assert not page.error

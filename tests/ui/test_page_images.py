@@ -19,9 +19,9 @@ from capsearch.ui.web import images as images
 
 
 @pytest.fixture
-def collection(tmp_path: Path, photos: Path, fake_model: Model) -> Iterator[Collection]:
+def collection(tmp_path: Path, image_folder: Path, fake_model: Model) -> Iterator[Collection]:
     with Collection.create(tmp_path / "index", fake_model) as created:
-        index(created, [photos])
+        index(created, [image_folder])
         yield created
 
 
@@ -38,37 +38,39 @@ def test_a_image_of_the_catalog_is_a_cached_copy(collection: Collection) -> None
 
 
 @pytest.mark.parametrize(
-    "stranger", ["../photos/red.png", "../../../etc/passwd", "/etc/passwd", "", "0" * 32, "\0"]
+    "stranger", ["../images/red.png", "../../../etc/passwd", "/etc/passwd", "", "0" * 32, "\0"]
 )
 def test_any_other_id_is_refused(collection: Collection, stranger: str) -> None:
     assert images.image_file(collection, stranger, 64) is None
 
 
-def test_an_absolute_path_of_an_indexed_file_is_no_id(collection: Collection, photos: Path) -> None:
-    assert images.image_file(collection, str(photos / "red.png"), 64) is None
+def test_an_absolute_path_of_an_indexed_file_is_no_id(
+    collection: Collection, image_folder: Path
+) -> None:
+    assert images.image_file(collection, str(image_folder / "red.png"), 64) is None
 
 
 def test_a_file_that_became_a_link_out_of_the_indexed_folders_is_refused(
-    collection: Collection, photos: Path, tmp_path: Path, image: Callable[..., Path]
+    collection: Collection, image_folder: Path, tmp_path: Path, image: Callable[..., Path]
 ) -> None:
     secret = image(tmp_path / "private" / "secret.png", "black")
     image_id = id_of(collection, "red.png")
-    (photos / "red.png").unlink()
-    (photos / "red.png").symlink_to(secret)
+    (image_folder / "red.png").unlink()
+    (image_folder / "red.png").symlink_to(secret)
     assert images.image_file(collection, image_id, 64) is None
 
 
 def test_a_image_whose_file_is_gone_is_none_and_the_others_stay(
-    collection: Collection, photos: Path
+    collection: Collection, image_folder: Path
 ) -> None:
     gone, there = id_of(collection, "red.png"), id_of(collection, "blue.png")
-    (photos / "red.png").unlink()
+    (image_folder / "red.png").unlink()
     files = images.tile_files(collection, [gone, there])
     assert (files[0] is None, files[1] is None) == (True, False)
 
 
-def test_an_upload_becomes_what_the_model_wants(collection: Collection, photos: Path) -> None:
-    pixels = images.upload_pixels((photos / "red.png").read_bytes(), collection)
+def test_an_upload_becomes_what_the_model_wants(collection: Collection, image_folder: Path) -> None:
+    pixels = images.upload_pixels((image_folder / "red.png").read_bytes(), collection)
     assert pixels.shape == (16, 16, 3)
 
 

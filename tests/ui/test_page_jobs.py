@@ -16,9 +16,9 @@ from capsearch.ui.web.jobs import Indexing
 SOON_S = 60
 
 
-def test_a_run_ends_with_a_summary(tmp_path: Path, photos: Path, toy_models: Model) -> None:
+def test_a_run_ends_with_a_summary(tmp_path: Path, image_folder: Path, toy_models: Model) -> None:
     indexing = Indexing()
-    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    indexing.start(tmp_path / "index", [image_folder]).join(SOON_S)
     status = indexing.status
     assert (status.state, status.number, status.error) == ("done", 1, None)
     assert status.summary is not None
@@ -27,10 +27,10 @@ def test_a_run_ends_with_a_summary(tmp_path: Path, photos: Path, toy_models: Mod
 
 
 def test_without_folders_the_known_ones_are_looked_at_again(
-    tmp_path: Path, photos: Path, toy_models: Model
+    tmp_path: Path, image_folder: Path, toy_models: Model
 ) -> None:
     indexing = Indexing()
-    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    indexing.start(tmp_path / "index", [image_folder]).join(SOON_S)
     indexing.start(tmp_path / "index", []).join(SOON_S)
     assert indexing.status.summary is not None
     assert indexing.status.summary.unchanged == 4
@@ -38,7 +38,7 @@ def test_without_folders_the_known_ones_are_looked_at_again(
 
 
 def test_only_one_run_at_a_time_and_it_can_be_stopped(
-    tmp_path: Path, photos: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, image_folder: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = threading.Event()
 
@@ -48,9 +48,9 @@ def test_only_one_run_at_a_time_and_it_can_be_stopped(
 
     monkeypatch.setattr(jobs, "index", wait)
     indexing = Indexing()
-    worker = indexing.start(tmp_path / "index", [photos])
+    worker = indexing.start(tmp_path / "index", [image_folder])
     with pytest.raises(IndexBusy):
-        indexing.start(tmp_path / "other", [photos])
+        indexing.start(tmp_path / "other", [image_folder])
     indexing.stop()
     worker.join(SOON_S)
     assert stopped.is_set()
@@ -58,25 +58,25 @@ def test_only_one_run_at_a_time_and_it_can_be_stopped(
 
 
 def test_a_failure_is_told_and_the_next_run_may_start(
-    tmp_path: Path, photos: Path, toy_models: Model
+    tmp_path: Path, image_folder: Path, toy_models: Model
 ) -> None:
     indexing = Indexing()
     with Collection.create(tmp_path / "index", toy_models):
-        indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+        indexing.start(tmp_path / "index", [image_folder]).join(SOON_S)
     assert indexing.status.state == "failed"
     assert "another capsearch is writing" in (indexing.status.error or "")
-    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    indexing.start(tmp_path / "index", [image_folder]).join(SOON_S)
     assert indexing.status.state == "done"
     assert indexing.status.error is None
 
 
 def test_even_an_unforeseen_error_ends_the_run(
-    tmp_path: Path, photos: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, image_folder: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object, **named: object) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(jobs, "index", fail)
     indexing = Indexing()
-    indexing.start(tmp_path / "index", [photos]).join(SOON_S)
+    indexing.start(tmp_path / "index", [image_folder]).join(SOON_S)
     assert (indexing.status.state, indexing.status.error) == ("failed", "ZeroDivisionError: a bug")
