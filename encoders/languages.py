@@ -1,72 +1,82 @@
-"""What a text is before any model sees it: normalised, and known to be zh, ja or en."""
+"""Text before any model: normalisation, scripts, language (zh, ja or en), Simplified Chinese."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from functools import cache
+from typing import Any
 
-_KANA = re.compile(r"[\u3040-\u30ff\u31f0-\u31ff]")
-_HAN = re.compile(r"[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
+KANA = re.compile(r"[\u3040-\u30ff\u31f0-\u31ff]")
+HAN = re.compile(r"[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _SPACE = re.compile(r"\s+")
-_BLANK = ("Cc", "Cs", "Zl", "Zp")  # Cs: half a character, as in undecodable file names
+_ENCODABLE = re.compile(r"[^\ud800-\udfff]+")
+_BLANK = ("Cc", "Cs", "Zl", "Zp")  # Cs: lone surrogates, as in undecodable file names
 
-# Words that no Chinese sentence contains, though Chinese has the characters. 料理, 男性, 電車,
-# 野菜 or 新幹線 are Chinese words too, so they are not here.
+# Japanese words that no Chinese sentence contains, although Chinese has their characters.
+# 料理, 男性, 電車, 野菜 and 新幹線 are left out: they are Chinese words too.
 _JAPANESE_WORDS = re.compile(
     "(?<!打)野球(?![帝王])|(?<![電孩親種弟])子供(?![應給奉養])|飛行機(?![器械組構動會翼員])"
     "|(?<![全一各內内])部屋(?![子頂])|自動車(?![庫輛廂床])|食卓(?!越)|洗面所(?![用需有])"
     "|交差点|腕時計|時計台|砂浜|横浜|弁当|芝生|滑走路|駐車場|一軒家"
     "|(?:家族|航空|記念|集合)写真|写真(?:家|立)"
 )
-# Words that are Japanese when they stand alone, but may be a part of Chinese ones (麵包丁).
+# Words that are Japanese between spaces, but may also be part of a Chinese phrase (麵包丁).
 _JAPANESE_ALONE = frozenset(
     ("写真", "時計", "台所", "風船", "果物", "荷物", "屋根", "包丁", "試合", "朝食", "夕食", "夕日")
 )
-# Forms that Chinese in Hong Kong or by hand has beside those of Big5 and GB 2312.
+# Variants that Chinese texts use (in Hong Kong, or informally) beyond Big5 and GB 2312.
 _CHINESE_VARIANTS = frozenset("〇着脱税悦温没内床峰衞擡痩値躱廻菓")
-# What Chinese sentences have and Japanese compounds of Han characters hardly do.
+# Function words of Chinese sentences, rare in Japanese compounds of Han characters.
 _CHINESE_GRAMMAR = frozenset("的了着著是在與和跟只個个們他她它把被很沒没这那")
 
 
 def normalise(text: str) -> str:
     """NFKC, no control or zero-width characters, single spaces. The script stays as written."""
     visible = (" " if unicodedata.category(c) in _BLANK else c for c in text)
-    # Zero-width characters go first: what stood on both sides of one may compose.
-    kept = "".join(c for c in visible if unicodedata.category(c) != "Cf")
-    return _SPACE.sub(" ", unicodedata.normalize("NFKC", kept)).strip()
+    # Remove zero-width characters before NFKC: the characters on both sides of one may compose.
+    joined = "".join(c for c in visible if unicodedata.category(c) != "Cf")
+    return _SPACE.sub(" ", unicodedata.normalize("NFKC", joined)).strip()
+
+
+def language_by_script(text: str) -> str:
+    """ja for any kana, zh for Han without kana, en for everything else.
+
+    Enough for a vote over many sentences; `detect` also finds Japanese without kana.
+    """
+    return "ja" if KANA.search(text) else "zh" if HAN.search(text) else "en"
 
 
 def detect(text: str) -> str:
-    """The language a text is taken for: kana is ja, Han alone zh, everything else en.
+    """The language of one text: ja for any kana, en without kana or Han, else zh or ja.
 
-    Statistical detectors call short Chinese Korean, so the script decides. Han alone counts as
-    Japanese only where Chinese would not write it so: Chinese readers come first.
+    Statistical detectors report short Chinese as Korean, so the script decides. Text in Han
+    alone is Japanese only if Chinese would not be written that way: in doubt it is Chinese.
     """
     text = unicodedata.normalize("NFKC", text)
-    if _KANA.search(text):
+    if KANA.search(text):
         return "ja"
-    han = frozenset(_HAN.findall(text))
+    han = frozenset(HAN.findall(text))
     if not han:
         return "en"
     return "ja" if _japanese(text, han) else "zh"
 
 
 def _japanese(text: str, han: frozenset[str]) -> bool:
-    """Whether text without kana is Japanese, by what the national character sets hold."""
+    """Whether text without kana is Japanese, by the national character sets and word lists."""
     if not all(_in("shift_jis", c) for c in han):
         return False
     if any(_only_japanese(c) for c in han) or _JAPANESE_WORDS.search(text):
         return True
     if any(part in _JAPANESE_ALONE for part in text.split()):
         return True
-    # 信号機: a form of Simplified beside one of Traditional, which no Chinese script mixes.
+    # 信号機: a Simplified form beside a Traditional one; no Chinese text mixes the two.
     mixed = any(map(_only_simplified, han)) and any(map(_only_traditional, han))
     return mixed and not han & _CHINESE_GRAMMAR
 
 
 def _only_japanese(c: str) -> bool:
-    """駅, 転, 桜: in Japan's standard, in neither of China's, and no variant that OpenCC knows."""
+    """駅, 転, 桜: in Shift-JIS, not in GB 2312 or Big5, and not a variant that OpenCC converts."""
     chinese = _in("gb2312", c) or _in("big5", c) or simplify(c) != c or c in _CHINESE_VARIANTS
     return c == "々" or (not chinese and _in("shift_jis", c))
 
@@ -89,11 +99,13 @@ def _in(charset: str, c: str) -> bool:
 
 def simplify(text: str) -> str:
     """Traditional Chinese to Simplified; other text passes unchanged."""
-    return str(_converter().convert(text))
+    convert = _converter().convert
+    # OpenCC takes UTF-8, which has no lone surrogates (undecodable file names contain them).
+    return _ENCODABLE.sub(lambda match: str(convert(match[0])), text)
 
 
 @cache
-def _converter():  # type: ignore[no-untyped-def]  # the package has no types
+def _converter() -> Any:
     import opencc
 
     return opencc.OpenCC("t2s")

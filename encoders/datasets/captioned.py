@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from capsearch.encoders.languages import language_by_script
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Caption
-
-KANA = re.compile(r"[぀-ヿ]")
-HAN = re.compile(r"[一-鿿]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,5 @@ def read_json(file: Path) -> Any:
 
 def main_language(texts: Iterable[str]) -> str:
     """The language most of these sentences are in, by their script."""
-    votes = Counter(map(_script, islice(texts, 200)))
+    votes = Counter(map(language_by_script, islice(texts, 200)))
     return votes.most_common(1)[0][0] if votes else "en"
-
-
-def _script(text: str) -> str:
-    return "ja" if KANA.search(text) else "zh" if HAN.search(text) else "en"

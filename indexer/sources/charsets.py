@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import re
 
+from capsearch.encoders.languages import KANA
+
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_KANA = re.compile("[\u3041-\u30ff]")
 _HALF_WIDTH = re.compile("[\uff61-\uff9f]")
 
 
@@ -27,7 +28,7 @@ def read_text(data: bytes) -> str:
     if text is not None:
         return text
     japanese = _strictly(data, "shift_jis")
-    if japanese is not None and len(_KANA.findall(japanese)) > len(_HALF_WIDTH.findall(japanese)):
+    if japanese is not None and len(KANA.findall(japanese)) > len(_HALF_WIDTH.findall(japanese)):
         return japanese
     chinese = _strictly(data, "gb18030")
     return data.decode("latin-1") if chinese is None else chinese

@@ -1,10 +1,10 @@
-"""Which language a text is in, and what is left of it once it is normalised."""
+"""Language detection, normalisation and conversion to Simplified Chinese."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.languages import detect, normalise, simplify
+from capsearch.encoders.languages import detect, language_by_script, normalise, simplify
 
 SIMPLIFIED = """
 一位女性在厨房做料理
@@ -70,34 +70,49 @@ JAPANESE = """
 
 
 @pytest.mark.parametrize("text", (SIMPLIFIED + TRADITIONAL).split())
-def test_a_chinese_sentence_is_never_read_as_japanese(text):
+def test_chinese_is_never_detected_as_japanese(text):
     assert detect(text) == "zh"
 
 
 @pytest.mark.parametrize("text", JAPANESE.split())
-def test_han_that_only_japanese_writes_is_japanese(text):
+def test_words_in_han_that_only_japanese_uses_are_japanese(text):
     assert detect(text) == "ja"
 
 
 @pytest.mark.parametrize(
     "text", ["ねこ", "カメラ", "猫がいる", "ﾈｺ", "東京タワー", "赤い車", "a red くるま"]
 )
-def test_any_kana_makes_a_text_japanese(text):
+def test_text_with_any_kana_is_japanese(text):
     assert detect(text) == "ja"
 
 
 @pytest.mark.parametrize("text", ["iPhone手机壳", "NBA球星", "红色 car", "T恤", "看🐱"])
-def test_latin_and_emoji_beside_han_change_nothing(text):
+def test_chinese_with_latin_letters_or_emoji_is_chinese(text):
     assert detect(text) == "zh"
 
 
 @pytest.mark.parametrize("text", ["a cat", "", " ", "🐱", "고양이", "кошка", "123", "?!", "ＣＡＴ"])
-def test_text_without_han_or_kana_is_taken_for_english(text):
+def test_text_without_han_or_kana_is_english(text):
     assert detect(text) == "en"
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("猫がいる", "ja"),
+        ("ㇰ", "ja"),
+        ("一只猫", "zh"),
+        ("写真", "zh"),
+        ("a cat", "en"),
+        ("", "en"),
+    ],
+)
+def test_the_script_alone_reports_han_without_kana_as_chinese(text, language):
+    assert language_by_script(text) == language
+
+
 @pytest.mark.parametrize("text", ["写真 海", "海　写真"])
-def test_a_japanese_word_among_others_needs_only_spaces_around_it(text):
+def test_a_japanese_word_between_spaces_makes_the_text_japanese(text):
     assert detect(text) == "ja"
 
 
@@ -118,12 +133,29 @@ def test_a_japanese_word_among_others_needs_only_spaces_around_it(text):
         ("", ""),
     ],
 )
-def test_normalise_leaves_one_spelling_of_what_looks_alike(given_text, expected):
+def test_normalise_maps_equivalent_spellings_to_one(given_text, expected):
     assert normalise(given_text) == expected
 
 
-def test_simplify_changes_the_script_and_nothing_else():
-    assert simplify("一隻貓 on a 電腦 ねこ") == "一只猫 on a 电脑 ねこ"
+@pytest.mark.parametrize(
+    ("traditional", "simplified"),
+    [
+        ("一隻貓 on a 電腦 ねこ", "一只猫 on a 电脑 ねこ"),
+        ("裏面有兩張乾淨的桌子", "里面有两张干净的桌子"),  # 乾 becomes 干 here
+        ("乾隆皇帝", "乾隆皇帝"),  # and stays in a name: phrases go before characters
+        ("她頭髮上的髮夾發光", "她头发上的发夹发光"),
+        ("穿着運動鞋的後衛", "穿着运动鞋的后卫"),
+        ("麵包、咖啡與鬱金香", "面包、咖啡与郁金香"),
+        ("已经是简体", "已经是简体"),
+        ("", ""),
+    ],
+)
+def test_simplify_changes_the_script_and_nothing_else(traditional, simplified):
+    assert simplify(traditional) == simplified
+
+
+def test_simplify_passes_over_characters_that_utf_8_cannot_encode():
+    assert simplify("貓\udc80電腦\ud800") == "猫\udc80电脑\ud800"
 
 
 @given(st.text())
@@ -133,7 +165,7 @@ def test_normalising_twice_is_normalising_once(text):
 
 
 @given(st.text(st.characters(categories=["Cc", "Cf", "Cs", "Mn", "Zs", "Lo", "Sk"])))
-def test_odd_characters_normalise_too(text):
+def test_normalised_text_with_odd_characters_is_stable_stripped_and_encodable(text):
     once = normalise(text)
     assert normalise(once) == once
     assert once == once.strip()
@@ -141,5 +173,5 @@ def test_odd_characters_normalise_too(text):
 
 
 @given(st.text())
-def test_every_text_is_in_one_of_the_three_languages(text):
+def test_every_text_is_detected_as_one_of_the_three_languages(text):
     assert detect(text) in {"en", "zh", "ja"}
