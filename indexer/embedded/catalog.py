@@ -87,6 +87,10 @@ class SqliteCatalog:
         rows = self.rows("SELECT value FROM meta WHERE key = ?", (key,))
         return rows[0][0] if rows else None
 
+    def image_count(self) -> int:
+        """How many images the catalog holds."""
+        return int(self.rows("SELECT count(*) FROM images")[0][0])
+
     def revision(self) -> int:
         """Grows with every change: what was built from an older one is stale."""
         return int(self.meta("revision") or 0)
