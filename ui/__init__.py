@@ -1,1 +1,1 @@
-"""How people reach capsearch: the command line and the search page. No ranking logic."""
+"""User interfaces: the command line and the search page. No ranking logic, no SQL."""

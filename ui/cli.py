@@ -1,7 +1,6 @@
-"""The `capsearch` command: a table of commands, and the one place that turns errors into exits.
+"""The `capsearch` command: a table of commands, and the only place where errors become exits.
 
-Exit codes: 0 done, 1 done but something needs a look (`--strict`), 2 could not be done,
-130 interrupted.
+Exit codes: 0 success, 1 success with skipped files (`--strict`), 2 failure, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ INTERRUPTED = 130
 
 
 class Entry(NamedTuple):
-    """Where a command lives, and its line in `capsearch --help`."""
+    """The module of a command, and its line in `capsearch --help`."""
 
     target: str  # "module:attribute", imported when the command runs
     help: str
@@ -29,10 +28,12 @@ class Entry(NamedTuple):
 
 COMMANDS: Mapping[str, Entry] = {
     "index": Entry("capsearch.ui.commands.index:command", "Index folders of images."),
-    "query": Entry("capsearch.ui.commands.query:command", "Find images by words or an image."),
+    "query": Entry(
+        "capsearch.ui.commands.query:command", "Find images by text, by an image or by both."
+    ),
     "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
-    "info": Entry("capsearch.ui.commands.info:command", "Tell what an index holds."),
-    "models": Entry("capsearch.ui.commands.models:command", "List the models to index with."),
+    "info": Entry("capsearch.ui.commands.info:command", "Report what an index holds."),
+    "models": Entry("capsearch.ui.commands.models:command", "List the available models."),
     "train": Entry("capsearch.ui.commands.train:command", "Train models on your own captions."),
     "bench": Entry("capsearch.ui.commands.bench:command", "Measure quality and speed."),
 }
@@ -46,19 +47,19 @@ Examples:
   capsearch query --image holiday.jpg --limit 20
   capsearch ui
 
-Every command explains itself: capsearch COMMAND --help
+Options and more examples: capsearch COMMAND --help
 """
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports only the one that runs."""
+    """A group that lists its commands by name and imports only the one that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The table's names, in its order."""
+        """The names in COMMANDS, in their order."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command object, imported now; None for a name the table does not have."""
+        """The command, imported now; None for an unknown name."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -68,7 +69,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, written from the table so that nothing is imported."""
+        """Write the list in `--help` from COMMANDS, so that nothing is imported."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
@@ -85,14 +86,14 @@ def cli() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; nothing a user can act on is a traceback."""
+    """Run one command and return its exit code; errors a user can act on are one line."""
     arguments = None if argv is None else list(argv)
     try:
         code = cli.main(arguments, prog_name="capsearch", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return FAILED
-    except (CapsearchError, OSError) as error:  # OSError: a full disk, a folder not ours to write
+    except (CapsearchError, OSError) as error:  # OSError: full disk, no permission
         click.echo(f"capsearch: {_one_line(error)}", err=True)
         return FAILED
     except click.Abort:
@@ -105,7 +106,7 @@ def run() -> None:
     """The console script's entry point."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # Captions are in any script, and file names may not be text at all.
+            # Captions may be in any script, and file names need not be valid UTF-8.
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     sys.exit(main())
 

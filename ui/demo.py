@@ -1,7 +1,7 @@
-"""`make demo`: index a few photographs that come with Python packages, and search them.
+"""`make demo`: index a few images that come with Python packages, and search them.
 
-The photographs are scikit-image's and scikit-learn's; both packages are only looked into,
-never imported. Exits with 1 if a query does not find its image first.
+The images are part of scikit-image and scikit-learn; they are copied from the installed
+packages, which are never imported. Exits with 1 if a query does not rank its image first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import click
 from capsearch.engine.errors import DataProblem
 from capsearch.ui.cli import main as capsearch
 
-PHOTOGRAPHS: Mapping[str, tuple[str, ...]] = {
+IMAGES: Mapping[str, tuple[str, ...]] = {
     "skimage/data": (
         "astronaut.png",
         "brick.png",
@@ -43,7 +43,7 @@ PHOTOGRAPHS: Mapping[str, tuple[str, ...]] = {
 
 
 class Search(NamedTuple):
-    """A query of the demo, and the photograph it should find first."""
+    """A query of the demo, and the image that should be the first hit."""
 
     text: str
     expected: str
@@ -57,9 +57,9 @@ SEARCHES = (
 
 
 def collect(folder: Path) -> None:
-    """Copy the photographs into `folder`; DataProblem when a package or a file is not there."""
+    """Copy the images into `folder`; DataProblem if a package or a file is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    for place, names in PHOTOGRAPHS.items():
+    for place, names in IMAGES.items():
         source = _package_folder(place)
         for name in names:
             if not (source / name).is_file():
@@ -78,27 +78,27 @@ def _package_folder(place: str) -> Path:
 
 
 def first_hit(text: str, index: Path) -> str | None:
-    """The name of the best image for a query, or None when there is no answer."""
-    answer = io.StringIO()
-    with redirect_stdout(answer):
+    """The file name of the first hit, or None without one."""
+    output = io.StringIO()
+    with redirect_stdout(output):
         code = capsearch(["query", text, "--index", str(index), "--limit", "1", "--json"])
-    hits = json.loads(answer.getvalue())["hits"] if code == 0 else []
+    hits = json.loads(output.getvalue())["hits"] if code == 0 else []
     return Path(hits[0]["path"]).name if hits else None
 
 
 def demo(folder: Path) -> int:
-    """Index and search below `folder`, showing each command; the exit code."""
-    photos, index = folder / "photos", folder / "index"
-    collect(photos)
-    if code := _show(["index", str(photos), "--index", str(index)]):
+    """Index and search below `folder`, printing each command; returns the exit code."""
+    images, index = folder / "images", folder / "index"
+    collect(images)
+    if code := _show(["index", str(images), "--index", str(index)]):
         return code
-    right = 0
+    correct = 0
     for text, expected in SEARCHES:
         if code := _show(["query", text, "--index", str(index), "--limit", "3"]):
             return code
-        right += first_hit(text, index) == expected
-    click.echo(f"\n{right} of {len(SEARCHES)} queries found their image first")
-    return 0 if right == len(SEARCHES) else 1
+        correct += first_hit(text, index) == expected
+    click.echo(f"\n{correct} of {len(SEARCHES)} queries found their image first")
+    return 0 if correct == len(SEARCHES) else 1
 
 
 def _show(arguments: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """The search page. Streamlit runs this file from top to bottom at every click.
 
-It asks the engine and draws the answer; ranking, filtering and paging are the engine's.
+It sends the query to the search engine and draws the hits; ranking, filtering and paging
+happen in the engine.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from capsearch.ui.web.style import stylesheet
 
 
 def main() -> None:
-    """Draw the page once."""
+    """Run the page once."""
     watch = timing.Stopwatch()
     st.set_page_config(page_title="capsearch", page_icon=":material/image_search:", layout="wide")
     collections = available_indexes()
     session.begin(tuple(collections))
-    reader: str = st.session_state["interface"]
-    texts, where = TEXTS[reader], collections[st.session_state["collection"]]
+    language: str = st.session_state["interface"]
+    texts, where = TEXTS[language], collections[st.session_state["collection"]]
     st.html(stylesheet(texts.drop_image))
     opened: Library | CapsearchError
     try:
@@ -30,14 +31,14 @@ def main() -> None:
         opened = error
     library = opened if isinstance(opened, Library) else None
     indexing.header(texts, tuple(collections), where, library)
-    dropped = controls.search_box(texts)
+    upload = controls.search_box(texts)
     session.remember()
     controls.toolbar(texts, library.facets() if library else None)
     state = session.read()
     session.write_url(state, tuple(collections))
     watch.lap("controls")
     if isinstance(opened, Library):
-        results.show(results.Asked(opened, texts, reader, state, dropped), watch)
+        results.show(results.Request(opened, texts, language, state, upload), watch)
     else:
         results.explain(texts, opened)
 

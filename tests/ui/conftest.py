@@ -17,7 +17,7 @@ from capsearch.ui.cli import main
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Ran:
 
 @pytest.fixture
 def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
-    """Every name loads the toy model."""
+    """Makes every model name load the toy model."""
     monkeypatch.setattr(models, "load", lambda name=None: fake_model)
     return fake_model
 

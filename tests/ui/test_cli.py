@@ -1,4 +1,4 @@
-"""The command line as a whole: help, errors, exit codes, and what is imported when."""
+"""The command line as a whole: help, errors, exit codes, lazy imports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_query_with_the_shipped_models_imports_neither_torch_nor_streamlit(
 
 
 @pytest.mark.parametrize("name", ["index", "query", "info", "models", "ui"])
-def test_every_command_explains_itself_with_examples_and_speaks_json(
+def test_every_command_has_examples_and_a_json_option(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([name, "--help"]) == 0
@@ -81,7 +81,7 @@ def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> Non
         ["query", "cat", "--from", "yesterday"],
         ["query", "cat", "--until", "2024-13"],
         ["query", "cat", "--sheet", "hits.doc"],
-        ["query", "--image", "/no/such/picture.jpg"],
+        ["query", "--image", "/no/such/image.jpg"],
         ["index", "/no/such/folder"],
     ],
 )
@@ -112,7 +112,7 @@ def test_an_error_is_one_line_on_stderr_and_exit_2(
     assert captured.err == "capsearch: no index at /x; run `capsearch index PATH`\n"
 
 
-def test_what_the_system_refuses_is_one_line_too(
+def test_an_operating_system_error_is_one_line_too(
     tmp_path: Path, image_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -122,7 +122,7 @@ def test_what_the_system_refuses_is_one_line_too(
     assert str(tmp_path / "file") in captured.err
 
 
-def test_a_bug_is_not_dressed_up_as_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_a_traceback_and_not_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         main(["info"])

@@ -1,4 +1,4 @@
-"""`make demo`, with the models that ship."""
+"""`make demo`, with the built-in models."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_the_demo_fails_when_a_query_finds_something_else(
     assert demo.main([str(tmp_path)]) == 1
 
 
-def test_the_photographs_are_copied_without_importing_their_packages(tmp_path: Path) -> None:
+def test_the_images_are_copied_from_the_installed_packages(tmp_path: Path) -> None:
     demo.collect(tmp_path)
-    names = {name for names in demo.PHOTOGRAPHS.values() for name in names}
+    names = {name for names in demo.IMAGES.values() for name in names}
     assert {file.name for file in tmp_path.iterdir()} == names
 
 

@@ -19,7 +19,9 @@ from capsearch.ui.commands.index import stop_on_interrupt
 Run = Callable[..., Any]
 
 
-def test_a_first_run_adds_a_second_finds_nothing_to_do(image_folder: Path, run: Run) -> None:
+def test_a_first_run_adds_and_a_second_finds_everything_unchanged(
+    image_folder: Path, run: Run
+) -> None:
     first, second = (run("index", image_folder, "--json").json for _ in range(2))
     assert (first["added"], first["unchanged"]) == (4, 0)
     assert (second["added"], second["unchanged"]) == (0, 4)
@@ -27,20 +29,22 @@ def test_a_first_run_adds_a_second_finds_nothing_to_do(image_folder: Path, run: 
     assert first["interrupted"] is False
 
 
-def test_without_a_path_the_known_folders_are_looked_at_again(
+def test_without_a_path_the_known_folders_are_updated(
     indexed: Path, run: Run, image: Callable[..., Path]
 ) -> None:
     image(indexed / "new.png", "orange")
     assert run("index", "--json").json["added"] == 1
 
 
-def test_without_a_path_and_without_an_index_there_is_nothing_to_do(run: Run) -> None:
+def test_without_a_path_and_without_an_index_it_is_a_usage_error(run: Run) -> None:
     ran = run("index")
     assert ran.code == 2
     assert "name a folder" in ran.err
 
 
-def test_a_bad_file_is_named_with_its_reason_and_counted(image_folder: Path, run: Run) -> None:
+def test_an_unreadable_file_is_reported_with_its_reason_and_counted(
+    image_folder: Path, run: Run
+) -> None:
     (image_folder / "broken.jpg").write_bytes(b"not an image")
     ran = run("index", image_folder)
     assert ran.code == 0
@@ -66,7 +70,7 @@ def test_json_names_skipped_files_too(image_folder: Path, run: Run) -> None:
     assert skipped["reason"]
 
 
-def test_excluded_files_stay_out(image_folder: Path, run: Run) -> None:
+def test_excluded_files_are_not_indexed(image_folder: Path, run: Run) -> None:
     assert run("index", image_folder, "--exclude", "*.png", "--json").json["added"] == 2
 
 
@@ -76,21 +80,21 @@ def test_captions_are_read_from_a_file(image_folder: Path, run: Run) -> None:
     assert run("index", image_folder, "--captions", captions, "--json").json["captions_added"] == 1
 
 
-def test_an_index_keeps_to_the_model_it_was_made_with(
+def test_an_index_keeps_the_model_it_was_made_with(
     indexed: Path, run: Run, toy_models: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str | None] = []
+    loaded: list[str | None] = []
 
     def load(name: str | None = None) -> Model:
-        asked.append(name)
+        loaded.append(name)
         return toy_models
 
     monkeypatch.setattr(models, "load", load)
     assert run("index", indexed).code == 0
-    assert asked == [toy_models.name]
+    assert loaded == [toy_models.name]
 
 
-def test_ctrl_c_keeps_what_is_done_says_so_and_exits_with_130(
+def test_ctrl_c_saves_finished_batches_reports_it_and_exits_with_130(
     image_folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = pipeline.index
@@ -103,8 +107,8 @@ def test_ctrl_c_keeps_what_is_done_says_so_and_exits_with_130(
     monkeypatch.setattr(pipeline, "index", interrupted)
     ran = run("index", image_folder)
     assert ran.code == 130
-    assert "interrupted; kept" in ran.out
-    assert "go on" in ran.err
+    assert "interrupted; saved" in ran.out
+    assert "to continue" in ran.err
 
 
 def test_the_second_ctrl_c_interrupts_as_usual() -> None:
@@ -117,14 +121,14 @@ def test_the_second_ctrl_c_interrupts_as_usual() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_off_the_main_thread_nobody_touches_signals() -> None:
-    before, seen = signal.getsignal(signal.SIGINT), []
+def test_off_the_main_thread_signal_handlers_stay_unchanged() -> None:
+    before, inside = signal.getsignal(signal.SIGINT), []
 
     def work() -> None:
         with stop_on_interrupt() as stop:
-            seen.append((stop.is_set(), signal.getsignal(signal.SIGINT)))
+            inside.append((stop.is_set(), signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [(False, before)]
+    assert inside == [(False, before)]

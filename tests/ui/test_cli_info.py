@@ -18,7 +18,7 @@ def test_info_counts_what_is_indexed(indexed: Path, run: Run, index_path: Path) 
     assert facts["roots"] == [str(indexed)]
 
 
-def test_info_reads_well(indexed: Path, run: Run) -> None:
+def test_info_prints_one_fact_a_line(indexed: Path, run: Run) -> None:
     ran = run("info")
     assert ran.code == 0
     lines = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
@@ -26,7 +26,7 @@ def test_info_reads_well(indexed: Path, run: Run) -> None:
     assert str(indexed) in lines["roots"]
 
 
-def test_info_without_an_index_says_how_to_make_one(run: Run) -> None:
+def test_info_without_an_index_names_the_command_that_makes_one(run: Run) -> None:
     ran = run("info")
     assert (ran.code, ran.out) == (2, "")
     assert "capsearch index" in ran.err

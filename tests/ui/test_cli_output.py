@@ -1,4 +1,4 @@
-"""How commands write: widths, sizes, safe text."""
+"""Terminal output: column widths, sizes, safe text, progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_no_rows_are_no_lines() -> None:
     ("count", "shown"),
     [(0, "0 B"), (999, "999 B"), (1536, "1.5 kB"), (80_000_000, "80.0 MB"), (2 * 10**12, "2.0 TB")],
 )
-def test_sizes_are_for_people(count: int, shown: str) -> None:
+def test_sizes_have_decimal_units(count: int, shown: str) -> None:
     assert human_bytes(count) == shown
 
 
@@ -37,16 +37,16 @@ def test_escape_sequences_and_direction_overrides_do_not_reach_the_terminal() ->
     assert printable("a\x1b[31mb\u202egpj.exe\nc") == "a\ufffd[31mb\ufffdgpj.exe c"
 
 
-def test_every_script_and_emoji_do() -> None:
+def test_every_script_and_emoji_reach_the_terminal() -> None:
     assert printable("猫とねこ 👩\u200d💻") == "猫とねこ 👩\u200d💻"
 
 
-def test_json_knows_dates_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dates_and_paths_become_json_strings(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"at": datetime(2024, 5, 31, 12), "path": Path("猫")})
     assert capsys.readouterr().out == '{\n  "at": "2024-05-31T12:00:00",\n  "path": "猫"\n}\n'
 
 
-def test_json_refuses_what_it_does_not_know() -> None:
+def test_a_value_without_a_json_form_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="set has no JSON form"):
         print_json({1})
 

@@ -1,4 +1,4 @@
-"""`capsearch query`: what it finds, how it shows it, and how it says no."""
+"""`capsearch query`: hits, output formats, filters and errors."""
 
 from __future__ import annotations
 
@@ -24,35 +24,37 @@ def one_line(err: str) -> bool:
     return len(err.splitlines()) == 1 and "Traceback" not in err
 
 
-@pytest.mark.parametrize("words", ["something red", "红色的东西", "赤いもの"])
+@pytest.mark.parametrize("text", ["something red", "红色的东西", "赤いもの"])
 def test_a_sentence_in_any_of_the_languages_finds_the_image(
-    words: str, indexed: Path, run: Run
+    text: str, indexed: Path, run: Run
 ) -> None:
-    ran = run("query", words, "--paths", "--limit", "1")
+    ran = run("query", text, "--paths", "--limit", "1")
     assert (ran.code, ran.out) == (0, f"{indexed / 'red.png'}\n")
 
 
-def test_words_need_no_quotes(indexed: Path, run: Run) -> None:
+def test_a_text_needs_no_quotes(indexed: Path, run: Run) -> None:
     assert (
         run("query", "something", "red", "--paths").out
         == run("query", "something red", "--paths").out
     )
 
 
-def test_a_dash_reads_the_words_from_stdin(
+def test_a_dash_reads_the_text_from_stdin(
     indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("blue\n"))
     assert run("query", "-", "--paths", "-n", "1").out == f"{indexed / 'blue.png'}\n"
 
 
-def test_a_image_finds_images_like_it(indexed: Path, run: Run, image: Callable[..., Path]) -> None:
+def test_an_image_finds_images_like_it(indexed: Path, run: Run, image: Callable[..., Path]) -> None:
     outside = image(indexed.parent / "outside.png", "green", "green", "blue")
     ran = run("query", "--image", outside, "--paths", "--limit", "2")
     assert ran.out == f"{indexed / 'green.jpg'}\n{indexed / 'blue.png'}\n"
 
 
-def test_json_says_what_was_understood_and_why_each_hit_is_there(indexed: Path, run: Run) -> None:
+def test_json_names_language_mode_weight_and_the_scores_of_each_hit(
+    indexed: Path, run: Run
+) -> None:
     answer = run("query", "赤い車", "--json", "--limit", "1").json
     assert answer["query"] == {
         "text": "赤い車",
@@ -91,6 +93,29 @@ def test_a_terminal_gets_a_link_to_each_file(
     assert (indexed / "red.png").as_uri() in run("query", "red").out
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("clm", "clm"),
+        ("hybrid", "clm"),
+        ("cm", "cm"),
+        ("image", "cm"),
+        ("cl", "cl"),
+        ("caption", "cl"),
+    ],
+)
+def test_a_mode_has_two_names_and_json_uses_that_of_the_paper(
+    indexed: Path, run: Run, name: str, mode: str
+) -> None:
+    assert run("query", "red car", "--mode", name, "--json").json["query"]["mode"] == mode
+
+
+def test_the_help_explains_both_names_of_a_mode(run: Run) -> None:
+    shown = " ".join(run("query", "--help").out.split())
+    for names in ("cm image", "cl caption", "clm hybrid"):
+        assert names in shown
+
+
 def test_pages_follow_each_other(indexed: Path, run: Run) -> None:
     everything = run("query", "red", "--mode", "cm", "--paths").out
     pages = [
@@ -100,12 +125,12 @@ def test_pages_follow_each_other(indexed: Path, run: Run) -> None:
     assert "more: --offset 2" in run("query", "red", "--mode", "cm", "-n", 2).err
 
 
-def test_a_cut_off_leaves_out_what_scores_less(indexed: Path, run: Run) -> None:
+def test_a_minimum_score_leaves_out_lower_hits(indexed: Path, run: Run) -> None:
     ran = run("query", "red", "--mode", "cm", "--min-score", "0.5", "--paths")
     assert ran.out == f"{indexed / 'red.png'}\n"
 
 
-def test_no_hit_is_no_error_but_a_hint(indexed: Path, run: Run) -> None:
+def test_no_hit_is_a_hint_and_not_an_error(indexed: Path, run: Run) -> None:
     ran = run("query", "red", "--min-score", "2")
     assert (ran.code, ran.out) == (0, "")
     assert "no hits" in ran.err
@@ -135,7 +160,7 @@ def test_a_span_of_time_has_a_first_and_a_last_day(given: str, first: date, last
     assert (first_day(given), last_day(given)) == (first, last)
 
 
-def test_unicode_file_names_come_out_as_they_are(
+def test_unicode_file_names_are_printed_unchanged(
     indexed: Path, run: Run, image: Callable[..., Path]
 ) -> None:
     named = image(indexed / "紫色の花 [b]🌸[/b].png", "purple")
@@ -145,7 +170,7 @@ def test_unicode_file_names_come_out_as_they_are(
     assert named.name in run("query", "purple", "-n", "1").out
 
 
-def test_a_caption_cannot_command_the_terminal(indexed: Path, run: Run) -> None:
+def test_escape_sequences_in_a_caption_do_not_reach_the_terminal(indexed: Path, run: Run) -> None:
     (indexed / "blue.txt").write_text("a blue \x1b[2Jsea\n", encoding="utf-8")
     assert run("index", indexed).code == 0
     ran = run("query", "blue sea", "-n", "1")
@@ -153,21 +178,23 @@ def test_a_caption_cannot_command_the_terminal(indexed: Path, run: Run) -> None:
     assert "\x1b" not in ran.out
 
 
-def test_words_the_model_does_not_know_are_a_warning(indexed: Path, run: Run) -> None:
+def test_a_text_without_known_words_is_a_warning(indexed: Path, run: Run) -> None:
     ran = run("query", "xyzzy")
     assert ran.code == 0
     assert "warning: " in ran.err
 
 
 def test_an_empty_query_is_refused(indexed: Path, run: Run) -> None:
-    for words in ([], [""], ["   "]):
-        ran = run("query", *words)
+    for text in ([], [""], ["   "]):
+        ran = run("query", *text)
         assert (ran.code, ran.out) == (2, "")
         assert one_line(ran.err)
         assert "words or an image" in ran.err
 
 
-def test_an_unknown_language_is_refused_and_the_known_ones_named(indexed: Path, run: Run) -> None:
+def test_an_unknown_language_is_refused_and_the_known_ones_are_listed(
+    indexed: Path, run: Run
+) -> None:
     ran = run("query", "katze", "--lang", "de")
     assert (ran.code, ran.out) == (2, "")
     assert one_line(ran.err)

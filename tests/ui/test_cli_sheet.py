@@ -1,4 +1,4 @@
-"""The contact sheet: self-contained, and nothing in it is taken for HTML."""
+"""The contact sheet: self-contained, and every text in it is escaped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_page_shows_every_hit_and_needs_no_other_file(
     assert "red.png" in page.text
 
 
-def test_nothing_from_a_name_a_caption_or_a_query_becomes_html(
+def test_file_names_captions_and_queries_are_escaped(
     indexed: Path, run: Run, tmp_path: Path, image: Callable[..., Path]
 ) -> None:
     name = '"><img src=x onerror=alert(1)>.png'
@@ -63,20 +63,22 @@ def test_nothing_from_a_name_a_caption_or_a_query_becomes_html(
     assert name in page.text
 
 
-def test_the_page_may_load_nothing(indexed: Path, run: Run, tmp_path: Path) -> None:
+def test_the_security_policy_allows_loading_nothing(
+    indexed: Path, run: Run, tmp_path: Path
+) -> None:
     page = sheet_of(run, tmp_path / "hits.html", "red")
     policies = [a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a]
     assert policies
     assert "default-src 'none'" in (policies[0] or "")
 
 
-def test_a_image_that_has_gone_leaves_a_place(indexed: Path, run: Run, tmp_path: Path) -> None:
+def test_a_missing_image_file_leaves_a_placeholder(indexed: Path, run: Run, tmp_path: Path) -> None:
     (indexed / "red.png").unlink()
     page = sheet_of(run, tmp_path / "hits.html", "red")
     assert "image not readable" in page.text
 
 
-def test_the_sheet_can_be_a_image(indexed: Path, run: Run, tmp_path: Path) -> None:
+def test_the_sheet_can_be_an_image(indexed: Path, run: Run, tmp_path: Path) -> None:
     target = tmp_path / "new" / "hits.png"
     assert run("query", "red", "--sheet", target).code == 0
     with Image.open(target) as sheet:

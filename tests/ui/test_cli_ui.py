@@ -10,10 +10,11 @@ import pytest
 
 from capsearch.ui.cli import main
 from capsearch.ui.commands import ui
+from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 
 class Served:
-    """Stands in for the server: keeps what it was started with."""
+    """Stands in for the server: records what it was started with."""
 
     def __init__(self) -> None:
         self.arguments: list[str] = []
@@ -43,10 +44,10 @@ def test_the_page_that_is_served_exists(served: Served) -> None:
     assert page.is_file()
 
 
-def test_indexes_are_handed_over(served: Served, tmp_path: Path) -> None:
+def test_the_indexes_are_passed_to_the_server(served: Served, tmp_path: Path) -> None:
     main(["ui", "--index", str(tmp_path / "a"), "--index", str(tmp_path / "b")])
-    handed = served.environment[ui.INDEXES_VARIABLE].split(os.pathsep)
-    assert handed == [str(tmp_path / "a"), str(tmp_path / "b")]
+    passed = served.environment[INDEXES_VARIABLE].split(os.pathsep)
+    assert passed == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 def test_another_host_is_a_warning(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,10 +55,10 @@ def test_another_host_is_a_warning(served: Served, capsys: pytest.CaptureFixture
     assert "warning" in capsys.readouterr().err
     assert "--server.port=9000" in served.arguments
     assert "--server.headless=true" in served.arguments
-    assert "--server.showEmailPrompt=false" in served.arguments  # it would wait for an answer
+    assert "--server.showEmailPrompt=false" in served.arguments  # it would wait for input
 
 
-def test_json_says_where(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_the_url(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     main(["ui", "--json"])
     assert json.loads(capsys.readouterr().out)["url"] == "http://127.0.0.1:8501"
 
@@ -70,7 +71,7 @@ def test_without_streamlit_the_install_command_is_named(
     assert "pip install 'capsearch[ui]'" in capsys.readouterr().err
 
 
-def test_the_servers_exit_code_is_ours() -> None:
+def test_the_servers_exit_code_is_returned() -> None:
     import sys
 
     assert ui._serve([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
@@ -82,6 +83,6 @@ def test_uploads_are_limited_and_the_page_has_its_own_theme(served: Served) -> N
     assert any(argument.startswith("--theme.dark.") for argument in served.arguments)
 
 
-def test_the_timing_log_is_handed_over(served: Served, tmp_path: Path) -> None:
+def test_the_timing_log_is_passed_to_the_server(served: Served, tmp_path: Path) -> None:
     main(["ui", "--timing-log", str(tmp_path / "times.jsonl")])
     assert served.environment[ui.TIMING_VARIABLE] == str(tmp_path / "times.jsonl")

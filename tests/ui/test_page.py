@@ -1,4 +1,4 @@
-"""The whole page without a browser: what it says for what was asked."""
+"""The whole page without a browser: what it shows for a permalink."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from capsearch.indexer.embedded.facets import newest
 from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.ui import page as page_module
-from capsearch.ui.commands.ui import INDEXES_VARIABLE
+from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 Opener = Callable[..., AppTest]
 
@@ -58,11 +58,11 @@ def open_buttons(page: AppTest) -> int:
     return sum(button.label.startswith("Open image") for button in page.button)
 
 
-@pytest.mark.parametrize("words", ["a red car", "红色的车", "赤い車"])
-def test_every_language_finds_the_image_that_explains_itself(
-    open_page: Opener, filled: Path, words: str
+@pytest.mark.parametrize("query", ["a red car", "红色的车", "赤い車"])
+def test_every_language_finds_the_image_and_shows_caption_and_scores(
+    open_page: Opener, filled: Path, query: str
 ) -> None:
-    lines = texts(open_page(q=words, hl="zh"))
+    lines = texts(open_page(q=query, hl="zh"))
     first = lines.index("一辆红色的车")
     assert lines[first + 1].startswith(("0.", "1.")) and "CM 1.000" in lines[first + 1]
 
@@ -70,31 +70,31 @@ def test_every_language_finds_the_image_that_explains_itself(
 def test_captions_and_names_never_become_markdown(open_page: Opener, filled: Path) -> None:
     page = open_page(q="red", hl="en")
     marked = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error]
-    said = [element.value for element in marked] + [button.label for button in page.button]
+    shown = [element.value for element in marked] + [button.label for button in page.button]
     assert "<b>:red[hi]</b> a red car" in texts(page)
-    assert not [one for one in said if "hi" in one and ":red" in one]
+    assert not [one for one in shown if "hi" in one and ":red" in one]
 
 
-def test_without_words_the_newest_images_are_shown(open_page: Opener, filled: Path) -> None:
+def test_without_a_query_the_newest_images_are_shown(open_page: Opener, filled: Path) -> None:
     page = open_page()
     assert "Newest images" in texts(page)
     assert open_buttons(page) == 4
 
 
-def test_a_cut_off_leaves_only_what_is_relevant(open_page: Opener, filled: Path) -> None:
+def test_a_minimum_score_leaves_out_lower_hits(open_page: Opener, filled: Path) -> None:
     assert open_buttons(open_page(q="red", mode="cm", min="0.9")) == 1
 
 
-def test_no_hit_says_what_to_do(open_page: Opener, filled: Path) -> None:
+def test_no_hit_shows_advice(open_page: Opener, filled: Path) -> None:
     page = open_page(q="red", tag="nobody-has-this")
     assert "fewer filters" in page.info[0].value
 
 
-def test_words_nobody_knows_are_a_warning(open_page: Opener, filled: Path) -> None:
+def test_a_text_without_known_words_is_a_warning(open_page: Opener, filled: Path) -> None:
     assert "knows none of these words" in open_page(q="xyzzy").warning[0].value
 
 
-def test_captions_alone_without_any_caption_say_so(
+def test_caption_search_without_any_caption_is_a_warning(
     open_page: Opener, image_folder: Path, index_path: Path, toy_models: Model
 ) -> None:
     with Collection.create(index_path, toy_models) as collection:
@@ -112,18 +112,18 @@ def test_a_new_search_starts_at_its_first_page_and_the_old_one_is_remembered(
     assert page.selectbox(key="recent").options == ["red"]
 
 
-def test_searching_with_a_image_of_the_collection_finds_it_first(
+def test_searching_with_an_image_of_the_collection_finds_it_first(
     open_page: Opener, filled: Path
 ) -> None:
     with Collection.open(filled) as collection:
         records = collection.catalog.images(newest(collection.catalog, Filters(), limit=9))
     red = next(one for one, record in records.items() if record.path.endswith("red.png"))
     page = open_page(like=red)
-    assert "ImageStore like this one" in texts(page)
+    assert "Images like this one" in texts(page)
     assert any(line.startswith("1.000") for line in texts(page))
 
 
-def test_a_image_to_search_with_that_is_not_there_is_an_error_in_plain_words(
+def test_searching_with_an_unknown_image_is_an_error_message(
     open_page: Opener, filled: Path
 ) -> None:
     page = open_page(like="../../etc/passwd")
@@ -131,15 +131,13 @@ def test_a_image_to_search_with_that_is_not_there_is_an_error_in_plain_words(
     assert open_buttons(page) == 0
 
 
-def test_without_an_index_the_page_says_how_to_make_one(open_page: Opener) -> None:
+def test_without_an_index_the_page_shows_how_to_make_one(open_page: Opener) -> None:
     page = open_page()
     assert "Nothing is indexed here yet" in page.info[0].value
     assert page.code[0].value == "capsearch index ~/Pictures"
 
 
-def test_an_index_of_a_newer_capsearch_is_an_error_in_plain_words(
-    open_page: Opener, filled: Path
-) -> None:
+def test_an_index_of_a_newer_capsearch_is_an_error_message(open_page: Opener, filled: Path) -> None:
     with sqlite3.connect(filled / CATALOG) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     page = open_page(q="red")
@@ -188,15 +186,15 @@ def test_an_index_rebuilt_with_another_model_is_opened_again(
 
 
 @pytest.mark.parametrize(
-    ("listening_on", "offered"), [("127.0.0.1", True), ("0.0.0.0", False), (None, False)]
+    ("address", "allowed"), [("127.0.0.1", True), ("0.0.0.0", False), (None, False)]
 )
-def test_only_on_this_machine_can_a_folder_be_indexed_from_the_page(
+def test_a_folder_can_be_indexed_only_if_the_server_listens_on_this_machine(
     open_page: Opener,
     filled: Path,
     monkeypatch: pytest.MonkeyPatch,
-    listening_on: str | None,
-    offered: bool,
+    address: str | None,
+    allowed: bool,
 ) -> None:
-    monkeypatch.setattr("streamlit.get_option", {"server.address": listening_on}.get)
+    monkeypatch.setattr("streamlit.get_option", {"server.address": address}.get)
     labels = [button.label for button in open_page().button]
-    assert ("Index this folder" in labels) == offered
+    assert ("Index this folder" in labels) == allowed

@@ -1,4 +1,4 @@
-"""What stands below an image, and the shape of its tile."""
+"""The texts below an image, and the shape of its tile."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ EN, ZH = Caption("a cat", "en", "sidecar"), Caption("一只猫", "zh", "model:tr
 OTHER_EN = Caption("a pet", "en", "iptc")
 
 
-def test_the_readers_language_goes_before_the_caption_that_matched() -> None:
+def test_a_caption_in_the_page_language_is_preferred_to_the_matched_one() -> None:
     assert caption_for("zh", (EN, ZH), matched=EN) == "一只猫"
 
 
-def test_among_captions_the_reader_reads_the_matching_one_is_shown() -> None:
+def test_among_captions_in_the_page_language_the_matched_one_is_shown() -> None:
     assert caption_for("en", (EN, OTHER_EN), matched=OTHER_EN) == "a pet"
 
 
-def test_a_caption_in_another_language_is_better_than_none() -> None:
+def test_without_a_caption_in_the_page_language_another_one_is_shown() -> None:
     assert caption_for("ja", (EN, ZH), matched=ZH) == "一只猫"
     assert caption_for("ja", (), matched=None) == ""
 
@@ -31,18 +31,18 @@ def test_control_characters_of_a_caption_do_not_reach_the_page() -> None:
     assert caption_for("en", (Caption("a\x1b[31m\u202ecat", "en", "sidecar"),), None).isprintable()
 
 
-def test_tags_are_in_the_readers_language_where_there_are_any() -> None:
+def test_tags_are_in_the_page_language_if_there_are_any() -> None:
     tags = (Tag("cat", "en", 0.9, "model:m"), Tag("猫", "zh", 0.8, "model:m"))
     assert tags_for("zh", tags) == "猫"
     assert tags_for("ja", tags) == "cat · 猫"
 
 
-def test_only_the_surest_tags_fit() -> None:
+def test_only_the_tags_with_the_highest_confidence_are_shown() -> None:
     tags = [Tag(f"t{at}", "en", 1 - at / 10, "model:m") for at in range(9)]
     assert len(tags_for("en", tags).split(" · ")) == MAX_TAGS
 
 
-def test_all_three_scores_are_visible_and_a_missing_side_is_a_dash() -> None:
+def test_all_three_scores_are_shown_and_a_missing_one_is_a_dash() -> None:
     assert scores_line(0.5, Contributions(cm=0.25, cl=None)).split() == [
         "0.500", "CM", "0.250", "CL", "–",
     ]  # fmt: skip
@@ -52,12 +52,12 @@ def test_all_three_scores_are_visible_and_a_missing_side_is_a_dash() -> None:
     ("width", "height", "shape"),
     [(300, 200, 150), (200, 300, 65), (100, 100, 100), (9000, 100, WIDEST), (1, 900, NARROWEST)],
 )
-def test_a_tile_has_the_shape_of_its_image_within_reason(
+def test_a_tile_has_the_shape_of_its_image_within_limits(
     width: int, height: int, shape: int
 ) -> None:
     assert ratio_bucket(width, height) == shape
 
 
-def test_the_stylesheet_knows_every_shape_a_tile_can_have() -> None:
+def test_the_style_sheet_covers_every_tile_shape() -> None:
     known = {int(found) for found in re.findall(r'_r(\d{3})"', stylesheet("x"))}
     assert known == set(buckets())

@@ -15,7 +15,7 @@ from capsearch.engine.records import Filters
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import newest
 from capsearch.indexer.pipeline import index
-from capsearch.ui.web import images as images
+from capsearch.ui.web import images
 
 
 @pytest.fixture
@@ -31,17 +31,17 @@ def id_of(collection: Collection, name: str) -> str:
     return next(one for one in ids if Path(records[one].path).name == name)
 
 
-def test_a_image_of_the_catalog_is_a_cached_copy(collection: Collection) -> None:
+def test_an_image_of_the_catalog_is_served_from_a_cached_copy(collection: Collection) -> None:
     file = images.image_file(collection, id_of(collection, "red.png"), 64)
     assert file is not None
     assert file.is_relative_to(collection.path)
 
 
 @pytest.mark.parametrize(
-    "stranger", ["../images/red.png", "../../../etc/passwd", "/etc/passwd", "", "0" * 32, "\0"]
+    "unknown", ["../images/red.png", "../../../etc/passwd", "/etc/passwd", "", "0" * 32, "\0"]
 )
-def test_any_other_id_is_refused(collection: Collection, stranger: str) -> None:
-    assert images.image_file(collection, stranger, 64) is None
+def test_any_other_id_is_refused(collection: Collection, unknown: str) -> None:
+    assert images.image_file(collection, unknown, 64) is None
 
 
 def test_an_absolute_path_of_an_indexed_file_is_no_id(
@@ -60,7 +60,7 @@ def test_a_file_that_became_a_link_out_of_the_indexed_folders_is_refused(
     assert images.image_file(collection, image_id, 64) is None
 
 
-def test_a_image_whose_file_is_gone_is_none_and_the_others_stay(
+def test_an_image_whose_file_is_missing_is_none_and_the_others_are_served(
     collection: Collection, image_folder: Path
 ) -> None:
     gone, there = id_of(collection, "red.png"), id_of(collection, "blue.png")
@@ -69,7 +69,9 @@ def test_a_image_whose_file_is_gone_is_none_and_the_others_stay(
     assert (files[0] is None, files[1] is None) == (True, False)
 
 
-def test_an_upload_becomes_what_the_model_wants(collection: Collection, image_folder: Path) -> None:
+def test_an_upload_is_preprocessed_for_the_model(
+    collection: Collection, image_folder: Path
+) -> None:
     pixels = images.upload_pixels((image_folder / "red.png").read_bytes(), collection)
     assert pixels.shape == (16, 16, 3)
 

@@ -1,4 +1,4 @@
-"""Indexing from the page: in the background, one run at a time, errors in plain words."""
+"""Indexing from the page: in the background, one run at a time, failures reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_run_ends_with_a_summary(tmp_path: Path, image_folder: Path, toy_model
     assert status.progress is not None
 
 
-def test_without_folders_the_known_ones_are_looked_at_again(
+def test_without_folders_the_known_ones_are_updated(
     tmp_path: Path, image_folder: Path, toy_models: Model
 ) -> None:
     indexing = Indexing()
@@ -57,7 +57,7 @@ def test_only_one_run_at_a_time_and_it_can_be_stopped(
     assert indexing.status.state == "done"
 
 
-def test_a_failure_is_told_and_the_next_run_may_start(
+def test_a_failure_is_reported_and_the_next_run_can_start(
     tmp_path: Path, image_folder: Path, toy_models: Model
 ) -> None:
     indexing = Indexing()
@@ -70,7 +70,7 @@ def test_a_failure_is_told_and_the_next_run_may_start(
     assert indexing.status.error is None
 
 
-def test_even_an_unforeseen_error_ends_the_run(
+def test_an_unexpected_error_ends_the_run(
     tmp_path: Path, image_folder: Path, toy_models: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object, **named: object) -> None:

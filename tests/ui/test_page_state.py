@@ -1,4 +1,4 @@
-"""Permalinks: what a URL keeps, and what it cannot make the page do."""
+"""Permalinks: what a URL stores, and which values it cannot set."""
 
 from __future__ import annotations
 
@@ -38,11 +38,18 @@ def as_lists(params: dict[str, str | list[str]]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("state", [PageState(), FULL, PageState(text="a & b = c?#%")])
-def test_a_permalink_brings_back_the_same_page(state: PageState) -> None:
+def test_a_permalink_restores_the_same_state(state: PageState) -> None:
     assert from_params(as_lists(to_params(state))) == state
 
 
-def test_a_page_as_it_opens_has_a_bare_url() -> None:
+@pytest.mark.parametrize(
+    ("name", "mode"), [("image", "cm"), ("caption", "cl"), ("hybrid", "clm"), ("cl", "cl")]
+)
+def test_a_url_takes_both_names_of_a_mode(name: str, mode: str) -> None:
+    assert from_params({"mode": [name]}).mode == mode
+
+
+def test_the_default_state_has_no_url_parameters() -> None:
     assert to_params(PageState()) == {}
 
 
@@ -62,37 +69,37 @@ def test_a_page_as_it_opens_has_a_bare_url() -> None:
         ("hl", "<b>"),
     ],
 )
-def test_what_makes_no_sense_in_a_url_is_ignored(name: str, value: str) -> None:
+def test_invalid_url_parameters_are_ignored(name: str, value: str) -> None:
     assert from_params({name: [value]}) == PageState()
 
 
-def test_a_url_cannot_ask_for_endless_pages_or_text() -> None:
+def test_pages_and_text_of_a_url_are_limited() -> None:
     state = from_params({"pages": ["1000000"], "q": ["x" * 10_000]})
     assert (state.pages, len(state.text)) == (MAX_PAGES, MAX_TEXT)
 
 
-def test_nothing_to_search_for_is_no_query() -> None:
+def test_without_text_and_image_there_is_no_query() -> None:
     assert PageState(text="  ", filters=Filters(tags=("cat",))).query() is None
 
 
-def test_all_pages_so_far_are_one_query_so_that_none_can_repeat_or_drop_a_hit() -> None:
+def test_all_pages_so_far_are_one_query() -> None:
     query = PageState(text="cat", pages=3).query()
     assert query is not None
     assert (query.offset, query.limit) == (0, 3 * PAGE_SIZE)
 
 
-def test_a_image_without_words_is_compared_with_images_whatever_the_mode() -> None:
+def test_an_image_without_text_is_searched_in_mode_cm_whatever_is_chosen() -> None:
     query = PageState(like="a", mode="cl").query()
     assert query is not None
     assert query.mode == "cm"
 
 
-def test_a_dropped_image_goes_before_one_of_the_collection() -> None:
+def test_an_uploaded_image_replaces_one_of_the_collection() -> None:
     query = PageState(text="cat", like="a").query(colour_image("red"), image_weight=0.8)
     assert query is not None
     assert (query.like, query.image is None, query.image_weight) == (None, False, 0.8)
 
 
-def test_depth_and_large_view_belong_to_the_same_search() -> None:
+def test_another_page_or_large_view_is_still_the_same_search() -> None:
     assert FULL.same_search(replace(FULL, pages=9, selected=None))
     assert not FULL.same_search(replace(FULL, text="dog"))

@@ -25,7 +25,7 @@ def test_one_json_line_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_without_a_file_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    log(Stopwatch(), {}, {"not": object()})  # would not survive becoming JSON
+    log(Stopwatch(), {}, {"not": object()})  # has no JSON form
 
 
 def test_laps_of_one_name_add_up() -> None:

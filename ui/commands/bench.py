@@ -1,4 +1,4 @@
-"""`capsearch bench`: how well and how fast it searches, measured here."""
+"""`capsearch bench`: measures retrieval quality and speed."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ Examples:
 DIR holds SPLIT.jsonl.gz and SPLIT-NN.tar or .tar.gz, or captions in one of the other layouts
 that `capsearch train` reads.
 
-CM looks for the image, CL for its caption in another language, CLM for both. t2i: a
-sentence looks for its image; i2t: an image (CM), its caption (CL) or both (CLM) look for
-the sentence. Ties count against us. Intervals: 95 %, bootstrap over the queries.
+CM compares a query with images, CL with captions in another language, CLM with both. t2i: the
+query is a caption and its image has to be found; i2t: the query is an image (CM), its caption
+in another language (CL) or both (CLM), and one of its captions has to be found. Tied scores
+count as ranked before the correct result. Intervals: 95 %, bootstrap over the queries.
 """
 
 SPEED_EXAMPLES = """\b
@@ -41,13 +42,13 @@ Examples:
   capsearch bench speed
   capsearch bench speed --part search --part text --json
 
-Every figure stands beside a yardstick measured in the same run, because machines differ.
+Figures are compared with a baseline measured in the same run, because machines differ.
 """
 
 
 @click.group()
 def command() -> None:
-    """Measure quality and speed."""
+    """Measure retrieval quality and speed."""
 
 
 @command.command(epilog=RETRIEVAL_EXAMPLES)
@@ -58,41 +59,55 @@ def command() -> None:
     metavar="DIR",
     multiple=True,
     required=True,
-    help="A data set; several are merged by photo.",
+    help="Folder of a data set. Repeatable: captions of the same image are merged.",
 )
 @click.option(
-    "--split", "splits", multiple=True, required=True, help="What to measure on; repeatable."
+    "--split",
+    "splits",
+    multiple=True,
+    required=True,
+    help="Split of the data to evaluate on. Repeatable.",
 )
 @click.option(
-    "--model", "name", metavar="NAME", help="A model's name or folder.  [default: built in]"
+    "--model",
+    "name",
+    metavar="NAME",
+    help="Name or folder of the model.  [default: the built-in one]",
 )
 @click.option(
-    "--clm-weight", type=click.FloatRange(0, 1), help="Share of CL.  [default: the model's]"
+    "--clm-weight",
+    type=click.FloatRange(0, 1),
+    help="Weight of CL in CLM.  [default: the model's, tuned for each language]",
 )
 @click.option(
     "--descriptions",
     type=click.Choice(["first", "all"]),
     default="first",
     show_default=True,
-    help="Captions CL may match: a photo's first, as in the paper, or the best of all.",
+    help="Captions that CL searches: the first of each image, as in the paper, or all of them.",
 )
 @click.option(
     "--unknown-words",
     is_flag=True,
-    help="Ask only with sentences that have a word the model's vocabulary lacks.",
+    help="Use only queries that contain a word outside the model's vocabulary.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N photos of each split.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Use only the first N images of each split.",
+)
 @click.option(
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where features are kept.  [default: your cache directory]",
+    help="Folder for cached image features.  [default: your cache directory]",
 )
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Also draw a figure.",
+    help="Also plot text-to-image MRR (.png, .svg or .pdf); needs capsearch[bench].",
 )
 @json_option
 def retrieval(
@@ -107,25 +122,25 @@ def retrieval(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure how well sentences find their images, and images their sentences."""
+    """Measure how well captions retrieve their images, and images their captions."""
     from capsearch.benchmarks import report
     from capsearch.benchmarks.retrieval import RetrievalOptions
     from capsearch.encoders import models
     from capsearch.encoders.datasets.features import FeatureCache, default_cache
 
     if plot is not None:
-        report.check_plot(plot)  # before the work, not after it
+        report.check_plot(plot)  # fail before the measurement, not after it
     model = models.load(name)
     options = RetrievalOptions(weight=clm_weight, all_descriptions=descriptions == "all")
-    kept = FeatureCache(cache or default_cache())
-    runs = [
-        run
+    features = FeatureCache(cache or default_cache())
+    rows = [
+        row
         for split in dict.fromkeys(splits)
-        for run in _measure(model, sources, split, limit, kept, options, unknown_words)
+        for row in _measure(model, sources, split, limit, features, options, unknown_words)
     ]
-    _show(runs, as_json=as_json)
+    _show(rows, as_json=as_json)
     if plot is not None:
-        report.save_plot(runs, plot)
+        report.save_plot(rows, plot)
         remark(f"plot: {plot}")
 
 
@@ -142,13 +157,14 @@ def _measure(
     from capsearch.encoders.datasets.dataset import read
 
     data = read(sources, splits=[split])
-    chosen = data if limit is None else data.first(limit)
-    remark(f"{split}: {len(chosen):,} photos, model {model.name}")
+    if limit is not None:
+        data = data.first(limit)
+    remark(f"{split}: {len(data):,} images, model {model.name}")
     with _progress(split) as report:
-        encoded = encode_split(model, chosen, cache, report, unknown_words)
-    if len(encoded.images) < len(chosen):
-        remark(f"warning: {len(chosen) - len(encoded.images):,} photos without a readable image")
-    for language in chosen.languages:
+        encoded = encode_split(model, data, cache, report, unknown_words)
+    if len(encoded.images) < len(data):
+        remark(f"warning: {len(data) - len(encoded.images):,} images could not be read")
+    for language in data.languages:
         if language not in encoded.languages:
             remark(f"warning: no queries in {language}")
     return evaluate(model, encoded, options)
@@ -163,17 +179,17 @@ def _progress(stage: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: show(Progress(stage, done, total, None))
 
 
-def _show(runs: Sequence[ResultRow], *, as_json: bool) -> None:
+def _show(rows: Sequence[ResultRow], *, as_json: bool) -> None:
     from capsearch.benchmarks import report
 
     if as_json:
-        print_json([record for run in runs for record in run.records()])
+        print_json([record for row in rows for record in row.records()])
     else:
-        report.print_tables(runs, _console())
+        report.print_tables(rows, _console())
 
 
 def _console() -> Console:
-    """Plain and wide where stdout is no terminal, so that tables survive a pipe."""
+    """120 columns where stdout is no terminal, so that tables are not cut in a pipe."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=120)
@@ -185,29 +201,38 @@ def _console() -> Console:
     "parts",
     type=click.Choice(["command", "text", "images", "search"]),
     multiple=True,
-    help="Only this part; repeatable.",
+    help="Measure only this part; repeatable.  [default: all parts]",
 )
 @click.option(
-    "--model", "name", metavar="NAME", help="A model's name or folder.  [default: built in]"
+    "--model",
+    "name",
+    metavar="NAME",
+    help="Name or folder of the model.  [default: the built-in one]",
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=15, show_default=True)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="Number of measurements of each command, batch and search.",
+)
 @json_option
 def speed(parts: tuple[str, ...], name: str | None, repeats: int, as_json: bool) -> None:
     """Measure how long commands, queries, indexing and search take on this machine."""
     from capsearch.benchmarks.speed import Settings, measure
     from capsearch.benchmarks.timing import machine
 
-    found: list[Measurement] = []
-    for line in measure(parts, Settings(name, repeats)):
-        remark(f"{line.part}: {line.name}: {line.p50:.1f} {line.unit}")
-        found.append(line)
+    measurements: list[Measurement] = []
+    for one in measure(parts, Settings(name, repeats)):
+        remark(f"{one.part}: {one.name}: {one.p50:.1f} {one.unit}")
+        measurements.append(one)
     if as_json:
-        print_json({"machine": machine(), "measurements": [asdict(line) for line in found]})
+        print_json({"machine": machine(), "measurements": [asdict(one) for one in measurements]})
     else:
-        _print_speed(found, machine())
+        _print_speed(measurements, machine())
 
 
-def _print_speed(lines: Sequence[Measurement], where: Mapping[str, object]) -> None:
+def _print_speed(measurements: Sequence[Measurement], machine: Mapping[str, object]) -> None:
     from capsearch.benchmarks.report import speed_table
 
-    _console().print(speed_table(lines, where))
+    _console().print(speed_table(measurements, machine))

@@ -27,15 +27,14 @@ NOTHING_TO_INDEX = "nothing to index: name a folder, e.g. `capsearch index ~/Pic
 EXAMPLES = """\b
 Examples:
   capsearch index ~/Pictures                     index a folder and all below it
-  capsearch index                                look again at the folders indexed before
-  capsearch index photos --exclude '*/raw/*'     leave some files out
-  capsearch index photos --captions coco.json    read captions people wrote
-  capsearch index photos --index ./photos.index  keep this index apart
+  capsearch index                                update the folders indexed before
+  capsearch index images --exclude '*/raw/*'     leave some files out
+  capsearch index images --captions coco.json    read captions from a file
+  capsearch index images --index ./images.index  write a separate index
 
-Only new and changed files cost time: an unchanged file is a glance, a renamed or copied one
-keeps its vector. Captions beside the images (NAME.txt, NAME.json) and inside them
-(EXIF, IPTC, XMP) are read too. Ctrl-C finishes the batch in flight and keeps everything
-before it.
+Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
+beside the images (NAME.txt, NAME.json) and inside them (EXIF, IPTC, XMP) are read too. Ctrl-C
+finishes the current batch and saves everything up to it.
 """
 
 
@@ -70,7 +69,7 @@ def command(
 ) -> int:
     """Index folders of images, or bring their index up to date.
 
-    Without PATH, the folders indexed before are looked at again.
+    Without PATH, the folders indexed before are updated.
     """
     from capsearch.encoders import models
     from capsearch.indexer.embedded.collection import Collection
@@ -80,7 +79,7 @@ def command(
     if not paths and not where.exists():
         raise click.UsageError(NOTHING_TO_INDEX)
     options = IndexOptions(exclude=exclude, captions=captions, rebuild=rebuild)
-    # Without a name, an index keeps to the model it was made with.
+    # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
         summary = _run(collection, paths or _known_roots(collection), options)
     if as_json:
@@ -116,7 +115,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
     def first(signum: int, frame: FrameType | None) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        remark("finishing the batch in flight; Ctrl-C again to drop it")
+        remark("finishing the current batch; Ctrl-C again to discard it")
 
     before = signal.signal(signal.SIGINT, first)
     try:
@@ -131,14 +130,14 @@ def _report(summary: IndexSummary, where: Path) -> None:
     counts = ", ".join(
         f"{getattr(summary, name)} {name}" for name in ("added", "reused", "unchanged", "removed")
     )
-    verb = "interrupted; kept" if summary.interrupted else "indexed"
+    verb = "interrupted; saved" if summary.interrupted else "indexed"
     click.echo(f"{verb}: {counts}, {len(summary.skipped)} skipped in {summary.seconds:.1f} s")
     if summary.captions_added:
         click.echo(f"captions: {summary.captions_added} added")
     if summary.skipped:
         remark(f"warnings: {len(summary.skipped)}")
     if summary.interrupted:
-        remark("run the same command again to go on")
+        remark("run the same command again to continue")
     else:
         remark(f'index: {where}; now try: capsearch query "..."')
 

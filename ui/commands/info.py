@@ -1,4 +1,4 @@
-"""`capsearch info`: what an index holds, made with which models, and how large it is."""
+"""`capsearch info`: what an index holds, which model made it, and its size on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from capsearch.ui.output.terminal import aligned, human_bytes, print_json, print
 EXAMPLES = """\b
 Examples:
   capsearch info
-  capsearch info --index ./photos.index --json
+  capsearch info --index ./images.index --json
 """
 
 
@@ -23,7 +23,7 @@ Examples:
 @index_option
 @json_option
 def command(index_path: Path | None, as_json: bool) -> None:
-    """Tell what an index holds, with which models it was made, and how large it is."""
+    """Report what an index holds, which model made it, and its size on disk."""
     from capsearch.indexer.embedded.collection import Collection
 
     where = index_path_or_default(index_path)
@@ -33,17 +33,17 @@ def command(index_path: Path | None, as_json: bool) -> None:
         print_json(facts)
         return
     rows = [
-        (name.replace("_", " "), printable(_shown(name, value))) for name, value in facts.items()
+        (name.replace("_", " "), printable(_readable(name, value))) for name, value in facts.items()
     ]
     click.echo("\n".join(aligned(rows)))
 
 
-def _shown(name: str, value: object) -> str:
-    """A fact as people read it; empty facts show as a dash."""
+def _readable(name: str, value: object) -> str:
+    """A value in readable form; a missing one is a dash."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(name, one)}" for key, one in value.items()) or "-"
+        return ", ".join(f"{key} {_readable(name, one)}" for key, one in value.items()) or "-"
     if isinstance(value, list | tuple):
-        return ", ".join(_shown(name, one) for one in value) or "-"
+        return ", ".join(_readable(name, one) for one in value) or "-"
     if isinstance(value, int) and "bytes" in name:
         return human_bytes(value)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""`capsearch models`: the models there are to index with."""
+"""`capsearch models`: the models that are available for indexing and training."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Examples:
   capsearch models
   capsearch index ~/Pictures --model NAME
 
-Models you train (capsearch train --help) appear here by name.
+Models that you train are listed here too; see capsearch train --help.
 """
 
-HEADINGS = ("name", "kind", "languages", "size", "from", "what it is")
+HEADINGS = ("name", "kind", "languages", "size", "source", "description")
 
 
 @click.command(epilog=EXAMPLES)
 @json_option
 def command(as_json: bool) -> None:
-    """List the models to index with; the default is marked with a star."""
+    """List the available models; the default one is marked with a star."""
     from capsearch.encoders import models
 
     found = models.available()
@@ -36,7 +36,7 @@ def command(as_json: bool) -> None:
         return
     rows = [_row(one, models.DEFAULT_MODEL) for one in found]
     click.echo("\n".join(aligned([HEADINGS, *rows])))
-    remark(f"your own models live in {models.user_models_dir()}")
+    remark(f"your own models are in {models.user_models_dir()}")
 
 
 def _row(model: ModelSummary, default: str) -> tuple[str, ...]:
@@ -45,6 +45,6 @@ def _row(model: ModelSummary, default: str) -> tuple[str, ...]:
         model.kind,
         " ".join(model.languages),
         human_bytes(model.size_bytes),
-        "capsearch" if model.built_in else "you",
+        "capsearch" if model.built_in else "user",
         printable(model.description),
     )

@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they read and behave the same everywhere."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ index_option: Callable[[F], F] = click.option(
     "index_path",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where the index lives.  [default: $CAPSEARCH_INDEX, or your data directory]",
+    help="Folder of the index.  [default: $CAPSEARCH_INDEX, or your data directory]",
 )
 json_option: Callable[[F], F] = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON on stdout."
+    "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
 )
 
 
 def index_path_or_default(path: Path | None) -> Path:
-    """The index a command works on when nobody named one."""
+    """`path`, or the default index if it is None."""
     from capsearch.indexer.embedded.collection import default_index_path
 
     return default_index_path() if path is None else path
 
 
 def first_day(value: str) -> date:
-    """The day a span of time begins, given as 2024, 2024-05 or 2024-05-31."""
+    """The first day of a year, month or day: 2024, 2024-05 or 2024-05-31."""
     year, month, day = _parts(value)
     return _date(value, year, month or 1, day or 1)
 
 
 def last_day(value: str) -> date:
-    """The day a span of time ends, given as 2024, 2024-05 or 2024-05-31."""
+    """The last day of a year, month or day: 2024, 2024-05 or 2024-05-31."""
     year, month, day = _parts(value)
     first = _date(value, year, month or 12, day or 1)
     return first if day else first.replace(day=calendar.monthrange(first.year, first.month)[1])

@@ -1,4 +1,4 @@
-"""`capsearch query`: find images by words, by an image, or by both."""
+"""`capsearch query`: find images by text, by an image, or by both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from capsearch.engine.errors import InvalidImage
-from capsearch.engine.records import MODES, Filters, Mode, Pixels, Query, SearchResult
+from capsearch.engine.records import Filters, Mode, Pixels, Query, SearchResult
 from capsearch.ui.commands.options import (
     first_day,
     index_option,
@@ -18,6 +18,7 @@ from capsearch.ui.commands.options import (
     json_option,
     last_day,
 )
+from capsearch.ui.modes import MODE_NAMES
 from capsearch.ui.output.terminal import remark
 
 if TYPE_CHECKING:
@@ -32,13 +33,23 @@ Examples:
   capsearch query --image holiday.jpg              images like this one
   capsearch query "at night" --image holiday.jpg   like this one, but at night
   capsearch query dog --from 2023 --until 2024-06 --folder ~/Pictures/garden
+  capsearch query cat --mode caption               search captions only
   capsearch query cat --paths | head -1            for other programs
   echo "red bus" | capsearch query - --json
 
-Scores: CM compares the words with the image itself, CL with its captions in whatever
-language they are, and CLM (the default) is weight x CL + (1 - weight) x CM. To cut off what
-is not relevant, look at the scores once and give --min-score.
+\b
+Modes, by either name:
+  cm   image    TEXT is compared with the image itself (cross-modal)
+  cl   caption  TEXT is compared with captions in any language (cross-lingual)
+  clm  hybrid   both: weight x CL + (1 - weight) x CM (the default)
+
+JSON output always names the mode cm, cl or clm. Scores of different queries are not
+comparable; choose --min-score after you have read the scores of a query.
 """
+
+
+def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
+    return MODE_NAMES[name]
 
 
 @click.command(epilog=EXAMPLES)
@@ -48,56 +59,100 @@ is not relevant, look at the scores once and give --min-score.
     "--image",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="An image to compare with.",
+    help="Search with an image: alone, or together with TEXT.",
 )
 @click.option(
-    "--image-weight", type=float, default=0.5, show_default=True, help="Its share beside words."
+    "--image-weight",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Weight of the image, 0 to 1, when TEXT is given as well; TEXT has the rest.",
 )
 @click.option(
-    "--lang", "language", metavar="en|zh|ja", help="Language of TEXT.  [default: by script]"
+    "--lang",
+    "language",
+    metavar="en|zh|ja",
+    help="Language of TEXT.  [default: detected by its script]",
 )
 @click.option(
     "--mode",
-    type=click.Choice(MODES),
+    type=click.Choice(tuple(MODE_NAMES)),
     default="clm",
     show_default=True,
-    help="What to compare with.",
+    callback=_mode,
+    help="Compare TEXT with images (cm or image), with captions (cl or caption), or with both "
+    "(clm or hybrid).",
 )
-@click.option("--weight", type=float, help="Share of CL in CLM, 0 to 1.  [default: the model's]")
-@click.option("--limit", "-n", type=int, default=10, show_default=True, help="How many hits.")
 @click.option(
-    "--offset", type=int, default=0, show_default=True, help="How many hits to pass over."
+    "--weight",
+    type=float,
+    help="Weight of CL in CLM, 0 to 1.  [default: the model's, tuned for each language]",
 )
-@click.option("--model", metavar="NAME", help="The model of the index, if it has moved.")
-@click.option("--min-score", type=float, help="Leave out hits below this score.")
+@click.option(
+    "--limit", "-n", type=int, default=10, show_default=True, help="Number of hits to print."
+)
+@click.option(
+    "--offset",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Number of best hits to skip: the next page starts at OFFSET + LIMIT.",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Name or folder of the model that made the index, if its folder has moved.",
+)
+@click.option("--min-score", type=float, help="Leave out hits that score less than this.")
 @click.option(
     "--folder",
     "folders",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Only below this folder; repeatable.",
+    help="Only images below this folder; repeatable, one of them is enough.",
 )
-@click.option("--tag", "tags", multiple=True, help="Only with this tag; repeatable.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    help="Only images with this tag; repeatable, all of them are required.",
+)
 @click.option(
     "--from",
     "taken_from",
     type=first_day,
     metavar="DATE",
-    help="Taken on or after: 2024, 2024-05, 2024-05-31.",
+    help="Only images taken on or after this date: 2024, 2024-05 or 2024-05-31.",
 )
-@click.option("--until", "taken_until", type=last_day, metavar="DATE", help="Taken on or before.")
-@click.option("--caption-lang", metavar="en|zh|ja", help="Only with a caption in this language.")
 @click.option(
-    "--written-by", type=click.Choice(("people", "models")), help="Only with a caption by them."
+    "--until",
+    "taken_until",
+    type=last_day,
+    metavar="DATE",
+    help="Only images taken on or before this date: 2024, 2024-05 or 2024-05-31.",
+)
+@click.option(
+    "--caption-lang",
+    metavar="en|zh|ja",
+    help="Only images that have a caption in this language.",
+)
+@click.option(
+    "--written-by",
+    type=click.Choice(("people", "models")),
+    help="Only images that have a caption written by people, or generated by models.",
 )
 @json_option
-@click.option("--paths", "as_paths", is_flag=True, help="Print only paths, one a line.")
-@click.option("--open", "open_sheet", is_flag=True, help="Show the hits as a page in the browser.")
+@click.option(
+    "--paths", "as_paths", is_flag=True, help="Print only the paths of the hits, one a line."
+)
+@click.option(
+    "--open", "open_sheet", is_flag=True, help="Show the hits with thumbnails in the browser."
+)
 @click.option(
     "--sheet",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the hits as a page (.html) or an image (.png).",
+    help="Write the hits with thumbnails to a web page (.html) or an image (.png).",
 )
 def command(
     text: tuple[str, ...],
@@ -141,7 +196,7 @@ def command(
     with Collection.open(where, models.load(model) if model else None) as collection:
         engine = collection.engine()
         query = Query(
-            text=_words(text),
+            text=_query_text(text),
             image=_pixels(image, collection),
             language=language,
             mode=mode,
@@ -158,8 +213,8 @@ def command(
         _write_sheet(collection, query, found, sheet, open_sheet)
 
 
-def _words(text: tuple[str, ...]) -> str:
-    """The words to search for; a lone - stands for what stdin says."""
+def _query_text(text: tuple[str, ...]) -> str:
+    """The arguments as one text; a single - reads it from stdin."""
     return sys.stdin.read().strip() if text == ("-",) else " ".join(text)
 
 
@@ -179,7 +234,7 @@ def _pixels(image: Path | None, collection: Collection) -> Pixels | None:
 
 
 def _look_up(collection: Collection, result: SearchResult) -> tuple[Found, ...]:
-    """The hits with their records; one whose record has just been removed is left out."""
+    """The hits with their records; hits removed from the index meanwhile are left out."""
     from capsearch.ui.output.hits import Found
 
     records = collection.catalog.images([hit.image_id for hit in result.hits])
@@ -201,10 +256,10 @@ def _print(
         hit_output.print_paths(found)
     else:
         hit_output.print_table(found)
-        _say_what_is_left(query, result)
+        _report_more(query, result)
 
 
-def _say_what_is_left(query: Query, result: SearchResult) -> None:
+def _report_more(query: Query, result: SearchResult) -> None:
     if not result.hits:
         remark("no hits; try other words, fewer filters or a lower --min-score")
     elif result.more:

@@ -1,4 +1,4 @@
-"""`capsearch ui`: the search page, served to this machine only unless told otherwise."""
+"""`capsearch ui`: starts the server of the search page, by default for this machine only."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import click
 from capsearch.engine.errors import MissingExtra
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output.terminal import print_json, remark
+from capsearch.ui.web.settings import INDEXES_VARIABLE, LOOPBACK
 from capsearch.ui.web.style import THEME
 from capsearch.ui.web.timing import VARIABLE as TIMING_VARIABLE
 
 EXAMPLES = """\b
 Examples:
   capsearch ui
-  capsearch ui --index ./photos.index --index ./archive.index
+  capsearch ui --index ./images.index --index ./archive.index
   capsearch ui --port 9000 --no-browser
 """
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-INDEXES_VARIABLE = "CAPSEARCH_UI_INDEXES"  # os.pathsep between folders; read by ui/page.py
 MAX_UPLOAD_MB = 20
 
 
@@ -36,16 +35,24 @@ MAX_UPLOAD_MB = 20
     multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Index to offer; repeatable.  [default: $CAPSEARCH_INDEX, or your data directory]",
+    help="Folder of an index that the page can search. Repeatable.  "
+    "[default: $CAPSEARCH_INDEX, or your data directory]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8501, show_default=True)
-@click.option("--no-browser", is_flag=True, help="Do not open a browser window.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8501,
+    show_default=True,
+    help="Port to listen on.",
+)
+@click.option("--no-browser", is_flag=True, help="Start the server without opening a browser.")
 @click.option(
     "--timing-log",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Append a JSON line of server times for each search; no words are logged.",
+    help="Append one JSON line with the server's times for each search. "
+    "The text of queries is not logged.",
 )
 @json_option
 def command(
@@ -56,15 +63,15 @@ def command(
     timing_log: Path | None,
     as_json: bool,
 ) -> int:
-    """Open the search page in a browser; Ctrl-C ends it.
+    """Open the search page in a browser; Ctrl-C stops the server.
 
-    The page listens on this machine only. Another --host lets everyone who can reach it see
-    the indexed images: there is no password.
+    Only this machine can reach the page. With another --host, everyone who can reach that
+    address can view the indexed images: there is no password.
     """
     if find_spec("streamlit") is None:
         raise MissingExtra("the search page", "ui")
     if host not in LOOPBACK:
-        remark(f"warning: everyone who can reach {host}:{port} can see these images")
+        remark(f"warning: everyone who can reach {host}:{port} can view these images")
     url = f"http://{host}:{port}"
     if as_json:
         print_json({"url": url, "indexes": [str(path.absolute()) for path in indexes]})
@@ -74,13 +81,13 @@ def command(
 
 
 def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
-    """Streamlit's own command line for our page: quiet, small uploads, no statistics sent."""
+    """Streamlit's command line for the page: small uploads, no usage statistics."""
     page = Path(__file__).parent.parent / "page.py"
     settings = {
         "server.address": host,
         "server.port": port,
         "server.headless": str(no_browser).lower(),
-        "server.showEmailPrompt": "false",  # on a new machine it would wait for an answer
+        "server.showEmailPrompt": "false",  # would wait for input on a new machine
         "server.maxUploadSize": MAX_UPLOAD_MB,
         "server.fileWatcherType": "none",
         "browser.gatherUsageStats": "false",
@@ -92,7 +99,7 @@ def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
 
 
 def _environment(indexes: tuple[Path, ...], timing_log: Path | None) -> dict[str, str]:
-    """What the page reads: which indexes to offer (unset: the default one), where to log."""
+    """Environment variables for the page: indexes (unset: the default one), timing log."""
     environment = dict(os.environ)
     if indexes:
         chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
@@ -103,9 +110,9 @@ def _environment(indexes: tuple[Path, ...], timing_log: Path | None) -> dict[str
 
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> int:
-    """Run until the server ends; Ctrl-C reaches it too, and is the usual way to end."""
-    stderr = 2  # where its chatter goes: stdout is for results
+    """Run the server until it exits; Ctrl-C reaches it as well and stops it."""
+    stderr = 2  # the server's messages go there: stdout is for results
     with subprocess.Popen(arguments, env=environment, stdout=stderr) as server:
         with suppress(KeyboardInterrupt):
             return server.wait()
-        return server.wait()  # the same Ctrl-C has reached it; let it close
+        return server.wait()  # the same Ctrl-C has reached it; wait until it has closed

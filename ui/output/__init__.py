@@ -1,1 +1,1 @@
-"""What the commands print and write."""
+"""Output of the commands: terminal, progress, hits, contact sheets."""

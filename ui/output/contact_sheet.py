@@ -1,7 +1,7 @@
-"""A contact sheet: the hits as one self-contained page, or as one image.
+"""A contact sheet: the hits with thumbnails as one self-contained web page or one image.
 
-Nothing in a file name, a caption or a query is taken for HTML, and the page may load
-nothing from anywhere.
+File names, captions and queries are escaped, and the page's security policy allows it to load
+nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAGE = """<!doctype html>
 body {{ margin: 1.5rem }}
 main {{ display: grid; gap: 1.25rem; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)) }}
 figure {{ margin: 0 }}
-img, .gone {{ width: 100%; aspect-ratio: 1; object-fit: contain; background: #8882;
+img, .missing {{ width: 100%; aspect-ratio: 1; object-fit: contain; background: #8882;
  border-radius: 6px; display: grid; place-items: center }}
 figcaption {{ overflow-wrap: anywhere; font-size: .85rem; margin-top: .35rem }}
 small {{ opacity: .7; display: block }}
@@ -53,14 +53,14 @@ def write(collection: Collection, title: str, found: Sequence[Found], target: Pa
 
 
 def last_sheet() -> Path:
-    """Where a sheet goes that nobody gave a place: always the same file, so none pile up."""
+    """The file of `query --open`: always the same one, so that sheets do not pile up."""
     import platformdirs
 
     return platformdirs.user_cache_path("capsearch") / "last-query.html"
 
 
 def show(sheet: Path) -> None:
-    """Open a sheet with whatever the desktop opens such files with."""
+    """Open a sheet in the browser."""
     webbrowser.open(sheet.absolute().as_uri())
 
 
@@ -74,24 +74,24 @@ def _figure(found: Found, thumbnail: Path | None) -> str:
     hit, record = found
     path = Path(record.path).absolute()
     caption = hit.contributions.caption
-    said = f"{escape(caption.text)} <small>{escape(caption.source)}</small>" if caption else ""
+    text = f"{escape(caption.text)} <small>{escape(caption.source)}</small>" if caption else ""
     return (
         f'<figure><a href="{escape(path.as_uri())}">{_image(thumbnail)}</a>'
         f"<figcaption>{hit.rank}. <b>{hit.score:.3f}</b> {escape(path.name)}"
-        f"<div>{said}</div><small>{escape(str(path.parent))}</small></figcaption></figure>"
+        f"<div>{text}</div><small>{escape(str(path.parent))}</small></figcaption></figure>"
     )
 
 
 def _image(thumbnail: Path | None) -> str:
     if thumbnail is None:
-        return '<div class="gone">image not readable</div>'
+        return '<div class="missing">image not readable</div>'
     kind = mimetypes.guess_type(thumbnail.name)[0] or "image/webp"
     data = base64.b64encode(thumbnail.read_bytes()).decode("ascii")
     return f'<img alt="" src="data:{kind};base64,{data}">'
 
 
 def _thumbnail(collection: Collection, found: Found) -> Path | None:
-    """The cached small image, or None when its file has gone or gone bad."""
+    """The cached thumbnail, or None when the image file is missing or unreadable."""
     from capsearch.engine.errors import InvalidImage
     from capsearch.indexer.embedded.thumbnails import thumbnail
 
@@ -115,7 +115,7 @@ def _write_png(collection: Collection, title: str, found: Sequence[Found], targe
 
 
 def _paste(sheet: Image, corner: tuple[int, int], found: Found, thumbnail: Path | None) -> None:
-    """One cell: the image, and its rank and score. No words: not every font has every script."""
+    """Draw one cell: image, rank and score. No caption: not every font has every script."""
     from PIL import Image, ImageDraw
 
     left, top = corner

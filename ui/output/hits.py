@@ -1,4 +1,4 @@
-"""Hits as a table for people, as lines for a pipe, as paths and as JSON for programs."""
+"""Hits as a table, as plain lines for a pipe, as paths, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ HEADINGS = ("rank", "score", "CM", "CL", "path", "caption")
 
 
 class Found(NamedTuple):
-    """A hit and the image it is about."""
+    """A hit and the record of its image."""
 
     hit: Hit
     record: ImageRecord
 
 
 def print_paths(found: Sequence[Found]) -> None:
-    """One path a line, best first, byte for byte as the file system has it."""
+    """Print one path a line, best first, byte for byte as in the file system."""
     for one in found:
         click.echo(one.record.path)
 
 
 def print_as_json(query: Query, result: SearchResult, found: Sequence[Found]) -> None:
-    """The whole answer as one document."""
+    """Print the query as understood, the hits and the warnings as one document."""
     print_json(
         {
             "query": {
@@ -64,7 +64,7 @@ def _hit_as_json(found: Found) -> dict[str, object]:
 
 
 def print_table(found: Sequence[Found]) -> None:
-    """A table with clickable paths on a terminal, aligned lines without colour in a pipe."""
+    """Print a table with links to the files; aligned lines without colour in a pipe."""
     if not found:
         return
     if _on_terminal():
@@ -104,7 +104,7 @@ def _caption(caption: Caption | None) -> str:
 def _print_rich(found: Sequence[Found]) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text  # not markup strings: a name may hold brackets
+    from rich.text import Text  # not markup: a file name may contain brackets
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in HEADINGS[:4]:

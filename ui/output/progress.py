@@ -30,17 +30,17 @@ SECONDS_A_LINE = 60.0
 
 
 class RateColumn(ProgressColumn):
-    """Items per second over the last half minute."""
+    """Items per second over the last 30 seconds."""
 
     def render(self, task: Task) -> Text:
-        """'148.2/s', or nothing while there is nothing to divide."""
+        """'148.2/s'; empty before the first items are done."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.1f}/s", style="progress.data.speed")
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[Progress], None]]:
-    """A callback that draws one bar a stage; in a log file, a line a minute instead."""
+    """Yields a callback that draws one bar a stage; in a log file, it writes a line a minute."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield plain_lines(console)
@@ -69,7 +69,7 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
 def plain_lines(
     console: Console, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[Progress], None]:
-    """What a log file gets: nothing from short work, a line a minute from long work."""
+    """A callback for log files: one line a minute, so none for short runs."""
     last = clock()
 
     def show(progress: Progress) -> None:

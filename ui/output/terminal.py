@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, progress and remarks on stderr."""
+"""Terminal output: results on stdout, progress and remarks on stderr, all text made safe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 def printable(text: str) -> str:
     """Text that is safe on a terminal: control characters are replaced, line breaks are spaces.
 
-    A caption or a file name may carry escape sequences; none of them reaches the screen.
+    A caption or a file name may contain escape sequences; none of them reaches the terminal.
     """
     return "".join(_visible(character) for character in text)
 
@@ -22,8 +22,8 @@ def printable(text: str) -> str:
 def _visible(character: str) -> str:
     if character in "\n\r\t":
         return " "
-    # Cc: control characters; Cf would also take joiners that emoji need, except the
-    # direction overrides, which can make one file name look like another.
+    # Category Cc is control characters. Cf cannot be dropped as a whole, emoji need its joiners;
+    # its direction overrides are, because they can disguise a file name.
     hidden = unicodedata.category(character) == "Cc" or "\u202a" <= character <= "\u202e"
     return "\N{REPLACEMENT CHARACTER}" if hidden else character
 
@@ -42,7 +42,7 @@ def _plain_value(value: object) -> object:
 
 
 def remark(text: str) -> None:
-    """A line on stderr, for people."""
+    """Print a line on stderr."""
     click.echo(printable(text), err=True)
 
 
@@ -57,9 +57,9 @@ def human_bytes(count: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines whose columns line up, counting Han and kana as two cells wide.
+    """Rows as lines with aligned columns; Han and kana count as two cells wide.
 
-    The last column is left ragged, so that no line ends in spaces.
+    The last column is not padded, so that no line ends in spaces.
     """
     from rich.cells import cell_len
 

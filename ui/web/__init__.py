@@ -1,1 +1,1 @@
-"""The search page in parts: what it remembers, what it may open, and what it draws."""
+"""The parts of the search page: state and URL, collections, controls, grid, large view."""

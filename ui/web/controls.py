@@ -1,4 +1,4 @@
-"""The search box, the drop zone, and the popovers with everything else one can set."""
+"""The search box, the upload field, and the popovers for ranking, filters and history."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
+from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES
 from capsearch.engine.records import LANGUAGES, MODES
 from capsearch.indexer.embedded.facets import Facet, Facets
 from capsearch.ui.output.terminal import printable
@@ -16,15 +17,15 @@ from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import session
 from capsearch.ui.web.state import MAX_TEXT
 
-UPLOAD_TYPES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif")
-OLDEST = date(1826, 1, 1)  # the first photograph there is
+UPLOAD_TYPES = tuple(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES | HEIF_SUFFIXES))
+OLDEST = date(1826, 1, 1)  # the year of the oldest surviving photograph
 
 
 def search_box(texts: Texts) -> UploadedFile | None:
-    """The box for words and the drop zone; the dropped image."""
+    """Draw the search box and the upload field; returns the uploaded image."""
     with st.container(key="search_row"):
-        words, image = st.columns([5, 2], vertical_alignment="center")
-        words.text_input(
+        text, image = st.columns([5, 2], vertical_alignment="center")
+        text.text_input(
             texts.search,
             key="text",
             placeholder=texts.placeholder,
@@ -41,7 +42,7 @@ def search_box(texts: Texts) -> UploadedFile | None:
 
 
 def toolbar(texts: Texts, facets: Facets | None) -> None:
-    """Mode, ranking, filters and history in one line that wraps."""
+    """Draw mode, ranking, filters and history in one line that wraps."""
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
         st.segmented_control(
             texts.mode,
@@ -81,7 +82,7 @@ def _filters_label(texts: Texts) -> str:
 
 
 def _filters(texts: Texts, facets: Facets) -> None:
-    """Choices come with counts. What a URL asks for is a choice too, even if nothing has it."""
+    """Choices show how many images they match; those in the URL are listed even with none."""
     _choose_many(texts, texts.tags, "tags", facets.tags)
     _choose_many(texts, texts.folders, "folders", facets.folders)
     earliest, latest = st.columns(2)
@@ -122,7 +123,7 @@ def _choose_many(texts: Texts, label: str, key: str, facets: Sequence[Facet]) ->
 
 
 def _short(value: str) -> str:
-    """A folder by its last two names; a tag as it is."""
+    """The last two names of a folder's path; a tag unchanged."""
     parts = Path(value).parts
     return str(Path(*parts[-2:])) if Path(value).is_absolute() and len(parts) > 2 else value
 

@@ -1,4 +1,4 @@
-"""The large view: one image with everything known about it, and its neighbours."""
+"""The large view: one image with all its metadata, near-duplicates and similar images."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ NEIGHBOURS = 8
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the large view needs besides the image's id."""
+    """Context of the large view: everything it shows besides the selected image."""
 
     library: Library
     texts: Texts
-    reader: str
-    hits: Mapping[str, Hit]  # of the search behind it
-    order: Sequence[str]  # ids of the grid behind it, for next and previous
+    language: str  # of the page
+    hits: Mapping[str, Hit]  # of the current search, by image id
+    order: Sequence[str]  # image ids of the grid, for next and previous
 
 
 def show(view: View) -> None:
-    """Open the large view over the page for the image the session has selected."""
+    """Open the large view over the page, for the image selected in the session."""
     dialog = st.dialog(view.texts.image, width="large", on_dismiss=session.close_image)
     dialog(_body)(view)
 
 
 def _body(view: View) -> None:
-    """Runs again by itself when something inside is clicked; the page behind stays as it is."""
+    """The dialog's content; a click inside reruns only this function, not the page."""
     image_id: str | None = st.session_state["selected"]
-    if image_id is None:  # a button in here has started another search: back to the page
+    if image_id is None:  # a button of the dialog has started another search
         st.rerun()
     record = view.library.collection.catalog.images([image_id]).get(image_id)
     if record is None:
@@ -64,14 +64,14 @@ def _turn_pages(view: View, image_id: str) -> None:
             (view.texts.previous, "Left", at - 1),
             (view.texts.next, "Right", at + 1),
         ):
-            there = 0 <= other < len(view.order)
+            exists = 0 <= other < len(view.order)
             st.button(
                 label,
                 key=f"turn_{key}",
                 shortcut=key,
-                disabled=not there,
+                disabled=not exists,
                 on_click=session.open_image,
-                args=(view.order[other] if there else image_id,),
+                args=(view.order[other] if exists else image_id,),
             )
 
 
@@ -127,7 +127,7 @@ def _field(label: str, value: str) -> None:
 
 
 def _neighbours(view: View, image_id: str) -> None:
-    """Near-duplicates, then similar images that are none."""
+    """Near-duplicates, then similar images that are not near-duplicates."""
     try:
         engine = view.library.engine()
         copies = near_duplicates(engine.images, image_id, limit=NEIGHBOURS)
@@ -146,6 +146,6 @@ def _strip(view: View, title: str, place: str, scored: Sequence[tuple[str, float
         return
     st.caption(title)
     ids, scores = [one for one, _ in scored], [score for _, score in scored]
-    tiles = grid.tiles_of_ids(view.library.collection, ids, view.reader, scores)
+    tiles = grid.tiles_of_ids(view.library.collection, ids, view.language, scores)
     bare = [replace(tile, caption="", tags="") for tile in tiles]
     grid.draw(bare, view.texts, f"grid_strip_{place}", session.open_image)

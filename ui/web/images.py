@@ -1,4 +1,4 @@
-"""ImageStore by id and uploads by limit: the only two ways pixels reach the page."""
+"""Image files for the page by id, and uploads as pixels: the only two ways images come in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.thumbnails import thumbnail
 
 TILE_EDGE = 480
-LARGE_EDGE = 1460  # pixels; Streamlit scales down whatever is wider, at every click
+LARGE_EDGE = 1460  # pixels; Streamlit would scale down anything wider in every run
 MAX_UPLOAD_PIXELS = 60_000_000
 _WORKERS = 4
 
@@ -22,8 +22,8 @@ _WORKERS = 4
 def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
     """A cached copy of an image of the collection; None when it cannot be shown.
 
-    The id must be in the catalog; it is never taken for a path, so "../secret" and "/etc" are
-    ids nobody has. Its files must lie under the indexed folders, links followed.
+    The id must be in the catalog and is never used as a path, so "../secret" and "/etc" are
+    merely unknown ids. The image's files must lie under the indexed folders, links followed.
     """
     record = collection.catalog.images([image_id]).get(image_id)
     if record is None or not _inside(record.paths, collection.catalog.roots()):
@@ -35,14 +35,14 @@ def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
 
 
 def tile_files(collection: Collection, image_ids: Sequence[str]) -> tuple[Path | None, ...]:
-    """The small copies for a grid, in the order of ids; those not made yet are made at once."""
+    """Thumbnails for a grid, in the order of the ids; missing ones are created in parallel."""
     make = partial(image_file, collection, edge=TILE_EDGE)
     return tuple(_pool().map(make, image_ids))
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Kept: starting threads costs more than looking up a page of finished thumbnails."""
+    """Created once: starting threads takes longer than finding a page of cached thumbnails."""
     return ThreadPoolExecutor(_WORKERS, thread_name_prefix="thumbnails")
 
 
@@ -52,5 +52,5 @@ def _inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
 
 
 def upload_pixels(content: bytes, collection: Collection) -> Pixels:
-    """An uploaded image as the model wants it; InvalidImage for what is none or too large."""
+    """An uploaded image, preprocessed for the model; InvalidImage if it is none or too large."""
     return decode(content, collection.model.image.preprocess, MAX_UPLOAD_PIXELS).pixels

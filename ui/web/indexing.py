@@ -1,4 +1,4 @@
-"""The library panel: which collection, and indexing a folder with progress one can watch."""
+"""The library panel: choosing a collection, indexing a folder, and the progress of that."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 import streamlit as st
 
 from capsearch.engine.errors import IndexBusy
-from capsearch.ui.commands.ui import LOOPBACK
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web.jobs import Indexing, Status
 from capsearch.ui.web.library import Library
+from capsearch.ui.web.settings import LOOPBACK
 
-WATCH_S = 0.7
+POLL_S = 0.7
 MAX_SKIPPED_SHOWN = 20
 
 
 @st.cache_resource(show_spinner=False)
 def background() -> Indexing:
-    """The one background run of this server."""
+    """The background indexing of this server; all sessions share it."""
     return Indexing()
 
 
 def header(texts: Texts, collections: Sequence[str], where: Path, library: Library | None) -> None:
-    """The name of the page, the library and the language of the page."""
+    """The first line of the page: its name, the library panel and the page language."""
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.container(key="wordmark", width="content").text("capsearch")
         st.container(key="quiet_tagline", width="stretch").text(texts.tagline)
@@ -53,26 +53,30 @@ def _library(
 
 
 def may_index() -> bool:
-    """Only for this machine: who can choose a folder can look at every image in it."""
+    """True only if the server listens on this machine alone.
+
+    Whoever may choose a folder to index can view every image in it.
+    """
     return st.get_option("server.address") in LOOPBACK
 
 
 def _panel(texts: Texts, where: Path, has_roots: bool) -> None:
     running = background().status.state == "running"
-    st.fragment(_watched, run_every=WATCH_S if running else None)(texts, where, has_roots)
+    st.fragment(_status_or_form, run_every=POLL_S if running else None)(texts, where, has_roots)
 
 
-def _watched(texts: Texts, where: Path, has_roots: bool) -> None:
-    """The form, or the run that is under way; the whole page is drawn anew when one ends."""
+def _status_or_form(texts: Texts, where: Path, has_roots: bool) -> None:
+    """The run in progress, or the form to start one; the whole page reruns when a run ends."""
     status = background().status
-    seen = st.session_state.get("seen_run", (status.number, status.state))
-    st.session_state["seen_run"] = (status.number, status.state)
+    current = (status.number, status.state)
+    previous = st.session_state.get("run_shown", current)
+    st.session_state["run_shown"] = current
     if status.state == "running":
         _progress(texts, status)
     else:
         _form(texts, where, has_roots)
         _outcome(texts, status)
-    if seen != (status.number, status.state):
+    if previous != current:
         st.rerun()
 
 
@@ -105,8 +109,8 @@ def _begin(texts: Texts, where: Path, roots: Sequence[Path]) -> None:
 def _progress(texts: Texts, status: Status) -> None:
     progress = status.progress
     done, total = (progress.done, progress.total) if progress else (0, None)
-    share = min(done / total, 1.0) if total else 0.0
-    st.progress(share, f"{texts.indexing}: {done:,}" + (f" / {total:,}" if total else ""))
+    fraction = min(done / total, 1.0) if total else 0.0
+    st.progress(fraction, f"{texts.indexing}: {done:,}" + (f" / {total:,}" if total else ""))
     if progress is not None and progress.current:
         st.container(key="quiet_current").text(printable(Path(progress.current).name))
     st.button(texts.stop, on_click=background().stop)
@@ -119,9 +123,9 @@ def _outcome(texts: Texts, status: Status) -> None:
     if status.summary is None:
         return
     summary = status.summary
-    said = texts.stopped if summary.interrupted else texts.indexed
+    outcome = texts.stopped if summary.interrupted else texts.indexed
     st.success(
-        said.format(added=summary.added, unchanged=summary.unchanged, removed=summary.removed)
+        outcome.format(added=summary.added, unchanged=summary.unchanged, removed=summary.removed)
     )
     if summary.skipped:
         st.caption(texts.skipped.format(count=len(summary.skipped)))

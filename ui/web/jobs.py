@@ -1,4 +1,4 @@
-"""Indexing in the background: one run at a time for the whole server, watched by any page."""
+"""Indexing in the background: one run at a time for the whole server; any session polls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from capsearch.indexer.pipeline import IndexSummary, Progress, index
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the latest run is doing. `number` counts the runs of this server."""
+    """The state of the latest run. `number` counts the runs of this server."""
 
     state: Literal["idle", "running", "done", "failed"] = "idle"
     number: int = 0
@@ -25,7 +25,7 @@ class Status:
 
 
 class Indexing:
-    """The one background run. All methods may be called from any thread."""
+    """Runs `capsearch index` in a thread. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,10 @@ class Indexing:
             return self._status
 
     def start(self, index_path: Path, roots: Sequence[Path]) -> threading.Thread:
-        """Index `roots`, or without any the folders indexed before; IndexBusy while one runs."""
+        """Index `roots`, or the folders indexed before if none are given.
+
+        Raises IndexBusy while another run is in progress.
+        """
         with self._lock:
             if self._status.state == "running":
                 raise IndexBusy("another folder is being indexed; wait until it is done")
@@ -52,7 +55,7 @@ class Indexing:
         return worker
 
     def stop(self) -> None:
-        """Ask the run to end after the batch in flight."""
+        """End the run after the current batch."""
         self._stop.set()
 
     def _run(self, index_path: Path, roots: Sequence[Path], stop: threading.Event) -> None:
@@ -63,7 +66,7 @@ class Indexing:
             self._update(state="done", summary=summary)
         except CapsearchError as error:
             self._update(state="failed", error=str(error))
-        except Exception as error:  # a thread has nobody above it to tell
+        except Exception as error:  # nothing above a thread would report it
             self._update(state="failed", error=f"{type(error).__name__}: {error}")
 
     def _show(self, progress: Progress) -> None:

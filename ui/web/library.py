@@ -1,4 +1,4 @@
-"""The collections the page offers, each opened once and shared by all who look at it."""
+"""The collections the page can search, each opened once and shared by all sessions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.embedded.collection import CATALOG, Collection, default_index_path
 from capsearch.indexer.embedded.facets import Facets, facets
-from capsearch.ui.commands.ui import INDEXES_VARIABLE
+from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 
 class Library:
-    """An open collection with what the page needs of it again and again."""
+    """An open collection, with its facets cached between runs of the page."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
@@ -30,7 +30,7 @@ class Library:
         return self.collection.engine()
 
     def facets(self) -> Facets:
-        """What to filter by; counted again only after the index has changed."""
+        """The values to filter by; counted again only after the index has changed."""
         with self._lock:
             revision = self.collection.catalog.revision()
             if self._facets is None or self._facets[0] != revision:
@@ -38,33 +38,33 @@ class Library:
             return self._facets[1]
 
     def image_count(self) -> int:
-        """How many images there are."""
-        return int(self.collection.catalog.rows("SELECT count(*) FROM images")[0][0])
+        """How many images the collection holds."""
+        return self.collection.catalog.image_count()
 
 
 def available_indexes() -> Mapping[str, Path]:
-    """The collections to choose from by name. A URL can name these and no others."""
+    """The collections to choose from, by name. A URL can open these and no others."""
     chosen = os.environ.get(INDEXES_VARIABLE, "")
     paths = [Path(path) for path in chosen.split(os.pathsep) if path] or [default_index_path()]
     unique = list(dict.fromkeys(path.absolute() for path in paths))
-    seen = Counter(path.name for path in unique)
-    return {path.name if seen[path.name] == 1 else str(path): path for path in unique}
+    names = Counter(path.name for path in unique)
+    return {path.name if names[path.name] == 1 else str(path): path for path in unique}
 
 
 def open_library(path: Path) -> Library:
-    """The collection at `path`, open already if it can be; the errors of Collection.open."""
-    identity = _file_number(path)
-    library = _opened(str(path), identity)
+    """The collection at `path`, opened now or before; raises what Collection.open raises."""
+    inode = _catalog_inode(path)
+    library = _opened(str(path), inode)
     try:
         library.collection.require_same_model()
-    except ModelMismatch:  # rebuilt with another model since we opened it
+    except ModelMismatch:  # rebuilt with another model since it was opened
         _opened.clear()
-        library = _opened(str(path), identity)
+        library = _opened(str(path), inode)
     return library
 
 
-def _file_number(path: Path) -> int:
-    """Changes when an index is deleted and made anew."""
+def _catalog_inode(path: Path) -> int:
+    """Changes when an index is deleted and created again; 0 where there is none."""
     try:
         return (path / CATALOG).stat().st_ino
     except OSError:
@@ -72,5 +72,5 @@ def _file_number(path: Path) -> int:
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def _opened(path: str, file_number: int) -> Library:
+def _opened(path: str, inode: int) -> Library:
     return Library(Collection.open(Path(path)))

@@ -1,7 +1,7 @@
-"""The bridge between a PageState, the widgets that show it, and the URL that keeps it.
+"""Keeps a PageState, the widgets that show it and the URL that stores it in step.
 
-Widgets live in Streamlit's session state under KEYS; a new visit fills them from the URL,
-every run reads them back and writes the URL.
+Widget values live in Streamlit's session state. A new visit fills them from the URL; every
+run reads them back and writes the URL.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any
 import streamlit as st
 
 from capsearch.engine.records import Filters
-from capsearch.ui.texts import reader_language
+from capsearch.ui.texts import language_of_locale
 from capsearch.ui.web.state import PageState, from_params, to_params
 
 MAX_HISTORY = 20
-DEFAULT_WEIGHT = 0.5  # where the slider stands before anyone has touched it
+DEFAULT_WEIGHT = 0.5  # initial position of the slider
 
 
 def begin(collections: Sequence[str]) -> None:
-    """Set the widgets as the URL says: on a new visit, or when the reader went back in history.
+    """Set the widgets from the URL: on a new visit, and after the browser's back button.
 
-    Going back shows as a URL we did not write while no widget was touched: a touched widget
-    may come with the URL of a moment ago. A collection that is not offered is ignored.
+    Going back shows as a URL that this session did not write while no widget has changed; a
+    changed widget may still arrive with the previous URL. A collection that is not in
+    `collections` is ignored.
     """
     new_visit = "text" not in st.session_state
     if new_visit:
@@ -38,7 +39,7 @@ def begin(collections: Sequence[str]) -> None:
 
 
 def show(state: PageState) -> None:
-    """Set all widgets; only before they are drawn: at the start of a run or in a callback."""
+    """Set all widgets. Streamlit allows it only before they are drawn or in a callback."""
     filters = state.filters
     values: dict[str, Any] = {
         "text": state.text,
@@ -56,14 +57,14 @@ def show(state: PageState) -> None:
         "written_by": filters.written_by,
         "pages": state.pages,
         "selected": state.selected,
-        "interface": state.interface or reader_language(st.context.locale),
+        "interface": state.interface or language_of_locale(st.context.locale),
     }
     st.session_state.update(values, collection=state.collection)
     st.session_state["shown"] = state
 
 
 def read() -> PageState:
-    """What the widgets say now; a new search starts at its first page with no large view."""
+    """The state of the widgets; a new search starts at its first page without a large view."""
     state = _current()
     before: PageState = st.session_state["shown"]
     if not state.same_search(before) and state.pages == before.pages:
@@ -103,13 +104,13 @@ def _filters() -> Filters:
 
 
 def _chosen_interface() -> str | None:
-    """Kept in the URL only if it is not what the reader's browser asks for anyway."""
+    """The page language for the URL; None if it is the browser's own language."""
     chosen: str = st.session_state["interface"]
-    return None if chosen == reader_language(st.context.locale) else chosen
+    return None if chosen == language_of_locale(st.context.locale) else chosen
 
 
 def write_url(state: PageState, collections: Sequence[str]) -> None:
-    """Make the address bar say what the page shows."""
+    """Write the state into the browser's address bar."""
     if state.collection == collections[0]:
         state = replace(state, collection=None)
     params = to_params(state)
@@ -120,7 +121,7 @@ def write_url(state: PageState, collections: Sequence[str]) -> None:
 
 
 def write_view(image_id: str) -> None:
-    """Make the address bar name the image in the large view, which draws itself alone."""
+    """Add the image in the large view to the URL; the dialog reruns without the page."""
     st.query_params["view"] = image_id
     st.session_state["url"] = _url()
     st.session_state["shown"] = replace(st.session_state["shown"], selected=image_id)
@@ -131,7 +132,7 @@ def _url() -> dict[str, list[str]]:
 
 
 def remember() -> None:
-    """Put the words in the box on top of this visit's history."""
+    """Put the text of the search box on top of this session's history."""
     text = (st.session_state["text"] or "").strip()
     if text:
         earlier = [one for one in st.session_state["history"] if one != text]
@@ -142,22 +143,22 @@ def remember() -> None:
 
 
 def open_image(image_id: str) -> None:
-    """Show an image in the large view."""
+    """Open an image in the large view."""
     st.session_state["selected"] = image_id
 
 
 def close_image() -> None:
-    """Back to the grid."""
+    """Close the large view."""
     st.session_state["selected"] = None
 
 
 def more() -> None:
-    """One page further."""
+    """Show one more page of hits."""
     st.session_state["pages"] += 1
 
 
 def search_like(image_id: str) -> None:
-    """Search with an image of the collection instead of words."""
+    """Search with an image of the collection instead of text."""
     st.session_state.update(text="", like=image_id, selected=None)
     forget_upload()
 
@@ -181,7 +182,7 @@ def repeat() -> None:
 
 
 def reset_filters() -> None:
-    """Let everything through."""
+    """Remove all filters and the minimum score."""
     st.session_state.update(
         tags=[], folders=[], taken_from=None, taken_until=None, caption_language=None,
         written_by=None, min_score=0.0,

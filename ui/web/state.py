@@ -1,6 +1,6 @@
-"""What the page shows, as one value that fits into a URL: the permalink.
+"""The state of the page as one value, and its form as URL parameters: the permalink.
 
-A URL may come from anyone, so whatever does not make sense in it is ignored.
+A URL may come from anyone, so invalid parameters are ignored.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Literal, TypeVar
 
-from capsearch.engine.records import LANGUAGES, MODES, Filters, Mode, Pixels, Query
+from capsearch.engine.records import LANGUAGES, Filters, Mode, Pixels, Query
+from capsearch.ui.modes import MODE_NAMES
 
 PAGE_SIZE = 24
-MAX_PAGES = 40  # what a URL may ask for at once
-MAX_TEXT = 500  # characters; a sentence, not a book
+MAX_PAGES = 40  # the most pages of hits that one URL can request
+MAX_TEXT = 500  # characters of a query
 
 Params = Mapping[str, Sequence[str]]
 Value = TypeVar("Value")
@@ -22,31 +23,31 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """Everything a permalink keeps."""
+    """Everything a permalink stores."""
 
     text: str = ""
     like: str | None = None  # an image of the collection to search with
-    language: str | None = None  # of the words; None: by script
+    language: str | None = None  # of the text; None: detected by script
     mode: Mode = "clm"
-    weight: float | None = None  # None: tuned
+    weight: float | None = None  # of captions in CLM; None: the model's, by language
     min_score: float | None = None
     filters: Filters = field(default_factory=Filters)
     pages: int = 1
     selected: str | None = None  # the image in the large view
     collection: str | None = None
-    interface: str | None = None
+    interface: str | None = None  # language of the page; None: the browser's
 
     def query(self, image: Pixels | None = None, image_weight: float = 0.5) -> Query | None:
-        """What to ask the engine, all pages at once; None when there is nothing to search for."""
+        """The query for all pages so far; None when there is nothing to search for."""
         if not self.text.strip() and image is None and self.like is None:
             return None
-        has_words = bool(self.text.strip())
+        has_text = bool(self.text.strip())
         return Query(
             text=self.text,
             image=image,
             like=None if image is not None else self.like,
             language=self.language,
-            mode=self.mode if has_words else "cm",
+            mode=self.mode if has_text else "cm",
             weight=self.weight,
             image_weight=image_weight,
             filters=self.filters,
@@ -55,12 +56,12 @@ class PageState:
         )
 
     def same_search(self, other: PageState) -> bool:
-        """True when only the depth or the large view differ."""
+        """True when at most the number of pages and the large view differ."""
         return replace(self, pages=1, selected=None) == replace(other, pages=1, selected=None)
 
 
 def to_params(state: PageState) -> dict[str, str | list[str]]:
-    """The URL's parameters; what is as usual is left out."""
+    """The URL's parameters; defaults are left out."""
     filters = state.filters
     params: dict[str, str | list[str] | None] = {
         "q": state.text,
@@ -84,14 +85,14 @@ def to_params(state: PageState) -> dict[str, str | list[str]]:
 
 
 def from_params(params: Params) -> PageState:
-    """The state a URL asks for."""
+    """The state that a URL's parameters describe."""
     return PageState(
         text=_first(params, "q", _text) or "",
         like=_first(params, "like", str),
         language=_first(params, "lang", _one_of(LANGUAGES)),
-        mode=_first(params, "mode", _one_of(MODES)) or "clm",
-        weight=_first(params, "weight", _share),
-        min_score=_first(params, "min", _share),
+        mode=_first(params, "mode", _mode) or "clm",
+        weight=_first(params, "weight", _fraction),
+        min_score=_first(params, "min", _fraction),
         filters=_filters(params),
         pages=_first(params, "pages", _pages) or 1,
         selected=_first(params, "view", str),
@@ -127,11 +128,17 @@ def _one_of(choices: Sequence[Value]) -> Callable[[str], Value]:
     return parse
 
 
+def _mode(text: str) -> Mode:
+    if text not in MODE_NAMES:
+        raise ValueError(text)
+    return MODE_NAMES[text]
+
+
 def _text(text: str) -> str:
     return text[:MAX_TEXT]
 
 
-def _share(text: str) -> float:
+def _fraction(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:  # also refuses nan
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""How the page looks: a quiet theme, light and dark, and a grid in which nothing jumps."""
+"""The page's theme, light and dark, and its style sheet: a grid without layout shifts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ NARROWEST, WIDEST, STEP = 65, 190, 5  # aspect ratios of tiles, width / height i
 
 
 def ratio_bucket(width: int, height: int) -> int:
-    """The tile shape for an image, in percent; panoramas and towers are cropped a little."""
+    """The tile shape for an image, in percent; very wide and very tall images are cropped."""
     percent = 100 * max(width, 1) / max(height, 1)
     return min(max(STEP * round(percent / STEP), NARROWEST), WIDEST)
 
 
 def buckets() -> Iterable[int]:
-    """All tile shapes there are."""
+    """All tile shapes."""
     return range(NARROWEST, WIDEST + 1, STEP)
 
 
-# The height of a row is chosen, widths follow from each image's shape, which is known
-# before it has loaded: rows fill the page edge to edge and nothing moves when pixels arrive.
+# Rows have a fixed height and tiles the aspect ratio of their image, which is known before it
+# has loaded: rows fill the page edge to edge and nothing moves when images arrive.
 _GRID = """
 [class*="st-key-grid"] { display: flex; flex-flow: row wrap; gap: 14px; --row: 215px }
 [class*="st-key-grid"]::after { content: ""; flex: 1000 0 0 }
@@ -60,7 +60,7 @@ _GRID = """
   overflow-wrap: anywhere }
 [class*="st-key-tile"][class*="_captioned"] > :nth-child(3) [data-testid="stText"] span {
   font-size: .86rem; opacity: 1 }
-/* The button lies over the image: all of it is clickable, and the tab key gets there. */
+/* The button covers the image: all of it is clickable and reachable with the tab key. */
 [class*="st-key-tile"] [class*="st-key-open"] { position: absolute; inset: 0 0 auto 0;
   aspect-ratio: var(--ratio); z-index: 1; height: auto }
 [class*="st-key-open"] div, [class*="st-key-open"] button { width: 100%; height: 100% }
@@ -83,7 +83,7 @@ _PAGE = """
   letter-spacing: -.01em }
 .st-key-search_row [data-testid="stFileUploaderDropzone"] { min-height: 3rem; height: 3rem;
   padding: 0 6px; justify-content: center; align-items: center; border-style: dashed }
-/* Empty: one button with our words. Filled: the file and its cross, nothing else. */
+/* Empty: one button with our label. Filled: only the file and its remove button. */
 [data-testid="stFileUploaderDropzoneInstructions"] { display: none }
 .st-key-search_row section > span:has(> button) { width: 100%; display: flex }
 .st-key-search_row section > span > button { border: 0; width: 100%; min-height: 2.4rem;
@@ -119,9 +119,9 @@ _PAGE = """
 
 
 def stylesheet(drop_label: str) -> str:
-    """The page's own CSS. Nothing in it comes from an image, a caption or a URL.
+    """The page's CSS. Nothing in it comes from an image, a caption or a URL.
 
-    `drop_label` names the drop zone, for which Streamlit has only English words.
+    `drop_label` labels the upload field, which Streamlit labels in English only.
     """
     shapes = "\n".join(_shape(percent) for percent in buckets())
     label = f'.st-key-search_row {{ --drop-label: "{drop_label}" }}'

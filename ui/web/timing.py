@@ -1,6 +1,6 @@
-"""How long the server worked on each search: one JSON line a query, where asked for.
+"""Server time of each search: one JSON line a query, if `capsearch ui --timing-log` is given.
 
-The words of a query are not written down: a log of times should not be a diary.
+The text of a query is never logged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Stopwatch:
         self.laps_ms: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """Ends a lap; laps of one name add up."""
+        """End a lap; laps with the same name add up."""
         now = perf_counter()
         self.laps_ms[name] = self.laps_ms.get(name, 0.0) + 1e3 * (now - self._last)
         self._last = now
 
     def total_ms(self) -> float:
-        """Since the run began."""
+        """Milliseconds since the run began."""
         return 1e3 * (perf_counter() - self._started)
 
 

@@ -18,7 +18,7 @@ from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
 
 OUTPUT = Path(__file__).parents[2] / "output"
-TIMEOUT_MS = 60_000  # generous: the machine may be training a model meanwhile
+TIMEOUT_MS = 60_000  # generous, for a busy machine
 HOSTILE_NAME = '"><img src=x>.jpg'
 HOSTILE_CAPTIONS = (
     "<script>alert(1)</script> purple",
@@ -34,7 +34,7 @@ def save(path: Path, *colours: str, size: tuple[int, int] = (90, 60)) -> Path:
     return path
 
 
-def write_photos(root: Path) -> None:
+def write_images(root: Path) -> None:
     """The special images, and fillers of which no two are the same file."""
     save(root / "car.png", "red")
     (root / "car.txt").write_text("a red car\n一辆红色的车\n赤い車\n", encoding="utf-8")
@@ -45,28 +45,28 @@ def write_photos(root: Path) -> None:
     hostile.with_suffix(".txt").write_text("\n".join(HOSTILE_CAPTIONS), encoding="utf-8")
     names = [name for name in COLOURS if name not in ("red", "blue", "purple")]
     for at in range(FILLERS):
-        pair = (names[at % len(names)], names[(at // len(names)) % len(names)])
-        pixels = colour_image(*pair, size=64)
-        pixels[0, 0] = np.array([at, at, at], np.uint8)  # another file, the same colours
+        colours = (names[at % len(names)], names[(at // len(names)) % len(names)])
+        pixels = colour_image(*colours, size=64)
+        pixels[0, 0] = np.array([at, at, at], np.uint8)  # a different file of the same colours
         path = root / "fillers" / f"{at:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
 
 
 @pytest.fixture(scope="session")
-def photo_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("page") / "photos"
-    write_photos(root)
+def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("page") / "images"
+    write_images(root)
     return root
 
 
 @pytest.fixture(scope="session")
-def collections(photo_root: Path) -> tuple[Path, Path]:
+def collections(image_root: Path) -> tuple[Path, Path]:
     """An index of all images, and a folder for an index that does not exist yet."""
-    first = photo_root.parent / "holidays"
+    first = image_root.parent / "holidays"
     with Collection.create(first, toy_model()) as collection:
-        index(collection, [photo_root])
-    return first, photo_root.parent / "empty"
+        index(collection, [image_root])
+    return first, image_root.parent / "empty"
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +87,7 @@ def address(browser: Browser, collections: tuple[Path, Path]) -> Iterator[str]:
 def visit(
     browser: Browser, address: str, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Page]]:
-    """Open the page at a permalink: visit(q="red"). What it looked like is kept as an image."""
+    """Open the page at a permalink: visit(q="red"). A screenshot is saved after the test."""
     contexts = []
 
     def open_page(locale: str = "en-US", width: int = 1280, **params: str) -> Page:

@@ -1,4 +1,4 @@
-"""How long the page's server works on a search, by its own log, in a collection of 10,000.
+"""Server time of a search on the page, from its timing log, in a collection of 10,000 images.
 
 python tests/ui/browser/measure.py                  # the built-in model
 python tests/ui/browser/measure.py --toy --images 1000
@@ -30,7 +30,7 @@ SCENES = ("{} on the left", "左边的{}", "左の{}")  # in the order of CONCEP
 
 
 def write_images(folder: Path, count: int) -> None:
-    """ImageStore of random colours, every tenth with a caption in one of three languages."""
+    """Images of random colours, every tenth with a caption in one of three languages."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     for at in range(count):
@@ -43,14 +43,14 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def queries(count: int) -> list[str]:
-    """Different sentences in turn in each language."""
+    """Different queries, alternating between the languages."""
     return [
         SCENES[at % 3].format(CONCEPTS[at // 3 % len(CONCEPTS)][at % 3]) + f" {at}"
         for at in range(count)
     ]
 
 
-def ask(page: Page, log: Path, text: str) -> None:
+def search(page: Page, log: Path, text: str) -> None:
     """Type a query and wait until the log has its line."""
     lines = len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
     box = page.locator(".st-key-search_row input[type=text]")
@@ -84,24 +84,26 @@ def measure(made: Path, options: argparse.Namespace, log: Path) -> None:
         page.goto(address)
         expect(page.locator(".st-key-grid img")).to_have_count(24, timeout=WAIT_MS)
         for text in queries(WARM_UP + options.queries):
-            ask(page, log, text)
+            search(page, log, text)
     report(log)
 
 
 def main() -> None:
-    """Parse, index, serve, ask, report."""
+    """Parse the options, index, serve, search and report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=60)
-    parser.add_argument("--index", type=Path, help="do not make one")
-    parser.add_argument("--toy", action="store_true", help="without weights: colours only")
+    parser.add_argument("--index", type=Path, help="use this index instead of creating one")
+    parser.add_argument(
+        "--toy", action="store_true", help="use the toy model instead of the built-in one"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         made = options.index or Path(folder) / "index"
         if options.index is None:
-            write_images(Path(folder) / "photos", options.images)
+            write_images(Path(folder) / "images", options.images)
             with Collection.create(made, toy_model() if options.toy else None) as collection:
-                index(collection, [Path(folder) / "photos"])
+                index(collection, [Path(folder) / "images"])
         measure(made, options, Path(folder) / "times.jsonl")
 
 

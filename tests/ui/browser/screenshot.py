@@ -1,4 +1,4 @@
-"""An image of the page on photographs that may be shown, with the built-in model.
+"""A screenshot of the page with the images of the demo and the built-in model.
 
 python tests/ui/browser/screenshot.py page.png
 python tests/ui/browser/screenshot.py dark.png --dark --width 400 --query 一只猫
@@ -20,7 +20,7 @@ from capsearch.indexer.pipeline import index
 from capsearch.ui.demo import collect
 
 WAIT_MS = 120_000
-# Three of the photographs get captions, each in another language: CL has something to find.
+# Three of the images have captions, each in another language, so that CL has hits.
 CAPTIONS = {
     "chelsea.txt": "一只橘色的虎斑猫",
     "coffee.txt": "木のテーブルに置かれたコーヒーカップとスプーン",
@@ -29,17 +29,17 @@ CAPTIONS = {
 
 
 def make_index(folder: Path, toy: bool) -> Path:
-    """Index the demo's photographs below `folder`; where the index is."""
-    collect(folder / "photos")
+    """Index the demo's images below `folder`; returns the path of the index."""
+    collect(folder / "images")
     for name, text in CAPTIONS.items():
-        (folder / "photos" / name).write_text(text, encoding="utf-8")
+        (folder / "images" / name).write_text(text, encoding="utf-8")
     with Collection.create(folder / "demo", toy_model() if toy else None) as collection:
-        index(collection, [folder / "photos"])
+        index(collection, [folder / "images"])
     return folder / "demo"
 
 
 def take(address: str, options: argparse.Namespace) -> None:
-    """Save what the browser shows once all images are there."""
+    """Save a screenshot once all images have loaded."""
     with browsing() as browser:
         context = browser.new_context(
             viewport={"width": options.width, "height": options.height},
@@ -54,12 +54,12 @@ def take(address: str, options: argparse.Namespace) -> None:
             page.locator('.st-key-grid [class*="st-key-open"] button').first.click()
             page.locator('[role="dialog"] .st-key-large img').wait_for()
         page.wait_for_function("[...document.images].every(one => one.naturalWidth > 0)")
-        page.wait_for_timeout(1500)  # fonts, and the last of the transitions
+        page.wait_for_timeout(1500)  # fonts and transitions
         page.screenshot(path=options.out)
 
 
 def main() -> None:
-    """Parse, index, serve, look."""
+    """Parse the options, index, serve, take the screenshot."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--query", default="a cup of coffee on a wooden table")
@@ -67,8 +67,10 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=860)
     parser.add_argument("--locale", default="en-US")
     parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--open", action="store_true", help="the large view of the first hit")
-    parser.add_argument("--toy", action="store_true", help="without weights: colours only")
+    parser.add_argument("--open", action="store_true", help="open the first hit in the large view")
+    parser.add_argument(
+        "--toy", action="store_true", help="use the toy model instead of the built-in one"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         made = make_index(Path(folder), options.toy)

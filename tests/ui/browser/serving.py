@@ -1,4 +1,4 @@
-"""The real Streamlit server on a free port of this machine, and the real chromium to look at it."""
+"""A real Streamlit server on a free port of this machine, and a real chromium to open it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from capsearch.ui.commands import ui
 
 TOY_PAGE = Path(__file__).parent / "toy_page.py"
-START_S = 120  # generous: the machine may be training a model meanwhile
+START_S = 120  # generous, for a busy machine
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -31,7 +31,7 @@ QUIET = (
 
 
 def chromium() -> str | None:
-    """Where chromium is: $CHROMIUM, or on the path."""
+    """The path of chromium: $CHROMIUM, or found on $PATH."""
     return (
         os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     )

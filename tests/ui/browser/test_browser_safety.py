@@ -1,4 +1,4 @@
-"""What unmatched wrote into captions, names and addresses stays text, and opens nothing."""
+"""Hostile captions, file names and URLs are shown as text and open nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SLOWLY = {"timeout": 60_000}
 
 def test_hostile_captions_and_names_show_as_text(visit: Visit) -> None:
     page = visit()
-    wanted: list[str] = []
-    page.on("request", lambda request: wanted.append(request.url))
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
     page.on("dialog", lambda dialog: pytest.fail(f"a caption ran: {dialog.message}"))
     page.goto(f"{page.url}?q=purple")
     settled(page)
@@ -28,10 +28,10 @@ def test_hostile_captions_and_names_show_as_text(visit: Visit) -> None:
         expect(large.get_by_text(text)).to_be_visible(**SLOWLY)
     assert page.locator("img[src='x'], img[src*=':9/']").count() == 0
     assert page.locator("main script, [role=dialog] script").count() == 0
-    assert not [url for url in wanted if ":9/" in url]
+    assert not [url for url in requested if ":9/" in url]
 
 
-def test_a_hostile_query_in_an_address_shows_as_text(visit: Visit) -> None:
+def test_a_hostile_query_in_a_url_shows_as_text(visit: Visit) -> None:
     query = "![x](http://127.0.0.1:9/y.png) <img src=y> :red[purple]"
     page = visit(q=query)
     field = page.get_by_role("textbox", name="Search", exact=True)
@@ -45,21 +45,21 @@ def test_a_hostile_query_in_an_address_shows_as_text(visit: Visit) -> None:
     assert page.locator("img[src='y'], img[src*=':9/']").count() == 0
 
 
-@pytest.mark.parametrize("stranger", ["../../etc/passwd", "/etc/passwd", "%2e%2e/x", "nobody"])
-def test_an_id_that_is_not_in_the_catalog_opens_nothing(visit: Visit, stranger: str) -> None:
-    page = visit(q="red", view=stranger)
+@pytest.mark.parametrize("unknown", ["../../etc/passwd", "/etc/passwd", "%2e%2e/x", "nobody"])
+def test_an_id_that_is_not_in_the_catalog_opens_nothing(visit: Visit, unknown: str) -> None:
+    page = visit(q="red", view=unknown)
     expect(page.get_by_text("not in the collection")).to_be_visible(**SLOWLY)
     assert page.get_by_role("dialog").locator("img").count() == 0
 
 
-def test_a_collection_that_is_not_offered_is_not_opened(visit: Visit, photo_root: Path) -> None:
-    page = visit(**{"in": str(photo_root)})
+def test_a_collection_that_is_not_offered_is_not_opened(visit: Visit, image_root: Path) -> None:
+    page = visit(**{"in": str(image_root)})
     page.get_by_role("button", name="Library").click()
     expect(page.get_by_text("64 images")).to_be_visible(**SLOWLY)  # the first one offered
 
 
-def test_an_empty_collection_says_what_to_do_and_can_be_filled_from_the_page(
-    visit: Visit, photo_root: Path
+def test_an_empty_collection_shows_advice_and_can_be_filled_from_the_page(
+    visit: Visit, image_root: Path
 ) -> None:
     page = visit(**{"in": "empty"})
     expect(page.get_by_text("Nothing is indexed here yet")).to_be_visible(**SLOWLY)
@@ -71,7 +71,7 @@ def test_an_empty_collection_says_what_to_do_and_can_be_filled_from_the_page(
     page.get_by_role("button", name="Index this folder").click()
     expect(page.get_by_text("no such folder")).to_be_visible(**SLOWLY)
     settled(page)
-    field.fill(str(photo_root / "trips"))
+    field.fill(str(image_root / "trips"))
     settled(page)
     page.get_by_role("button", name="Index this folder").click()
     expect(page.locator('.st-key-grid [class*="st-key-tile"] img')).to_have_count(1, **SLOWLY)

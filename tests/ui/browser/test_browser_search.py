@@ -1,4 +1,4 @@
-"""The page in a real browser: finding an image, opening it, narrowing, paging, coming back."""
+"""The page in a real browser: searching, large view, filters, paging, uploads, permalinks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def param(page: Page, name: str) -> str | None:
 
 
 def reload(page: Page) -> None:
-    """Once the server has nothing more to send: it may still be setting the address."""
+    """Reload once the server is idle: before that it may still be writing the URL."""
     settled(page)
     page.reload()
 
@@ -50,7 +50,7 @@ def wait_for_param(page: Page, name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "box", "locale", "caption"),
+    ("query", "box", "locale", "caption"),
     [
         ("a red car", "Search", "en-US", "a red car"),
         ("红色的车", "搜索", "zh-CN", "一辆红色的车"),
@@ -58,20 +58,20 @@ def wait_for_param(page: Page, name: str) -> str:
     ],
 )
 def test_each_language_finds_the_right_image_first_and_shows_its_own_caption(
-    visit: Visit, words: str, box: str, locale: str, caption: str
+    visit: Visit, query: str, box: str, locale: str, caption: str
 ) -> None:
     page = visit(locale)
     field = page.get_by_role("textbox", name=box, exact=True)
     settled(page)
-    field.fill(words)
+    field.fill(query)
     field.press("Enter")
     expect(first_tile(page)).to_contain_text(caption, **SLOWLY)
     expect(first_tile(page)).to_contain_text("CM")
     expect(first_tile(page).locator("img")).to_have_js_property("complete", True)
-    assert wait_for_param(page, "q") == words
+    assert wait_for_param(page, "q") == query
 
 
-def test_the_large_view_tells_all_captions_the_file_and_the_near_duplicate(visit: Visit) -> None:
+def test_the_large_view_shows_all_captions_the_file_and_the_near_duplicate(visit: Visit) -> None:
     page = visit(q="a red car")
     dialog = open_first(page)
     for known in ("a red car", "一辆红色的车", "赤い車", "car.png", "90 × 60", "Near-duplicates"):
@@ -80,7 +80,7 @@ def test_the_large_view_tells_all_captions_the_file_and_the_near_duplicate(visit
     expect(dialog).to_be_hidden(**SLOWLY)
 
 
-def test_the_large_view_has_its_own_address_and_arrow_keys_turn_the_pages(visit: Visit) -> None:
+def test_the_large_view_has_its_own_url_and_arrow_keys_go_to_the_next_image(visit: Visit) -> None:
     page = visit(q="a red car")
     open_first(page)
     first = wait_for_param(page, "view")
@@ -91,17 +91,17 @@ def test_the_large_view_has_its_own_address_and_arrow_keys_turn_the_pages(visit:
     expect(page.get_by_role("dialog")).to_contain_text("car copy.jpg", **SLOWLY)
 
 
-def test_a_image_of_the_collection_can_be_searched_with(visit: Visit) -> None:
+def test_an_image_of_the_collection_can_be_searched_with(visit: Visit) -> None:
     page = visit(q="blue", mode="cm")
     dialog = open_first(page)
     dialog.get_by_role("button", name="Search with this image").click()
-    expect(page.get_by_text("ImageStore like this one")).to_be_visible(**SLOWLY)
+    expect(page.get_by_text("Images like this one")).to_be_visible(**SLOWLY)
     expect(dialog).to_be_hidden(**SLOWLY)
     expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
     wait_for_param(page, "like")
 
 
-def test_a_image_can_be_reached_and_opened_with_the_keyboard_alone(visit: Visit) -> None:
+def test_an_image_can_be_reached_and_opened_with_the_keyboard_alone(visit: Visit) -> None:
     page = visit(q="a red car")
     button = page.get_by_role("button", name="Open image 1", exact=True)
     button.focus()
@@ -109,13 +109,13 @@ def test_a_image_can_be_reached_and_opened_with_the_keyboard_alone(visit: Visit)
     expect(page.get_by_role("dialog")).to_contain_text("car.png", **SLOWLY)
 
 
-def test_a_filter_narrows_and_is_kept_in_the_address(visit: Visit) -> None:
+def test_a_filter_reduces_the_hits_and_is_stored_in_the_url(visit: Visit) -> None:
     page = visit(q="a red car")
     expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
     page.get_by_role("button", name="Filters").click()
     settled(page)
     page.get_by_role("combobox", name="Folders").click()
-    page.get_by_role("option", name="photos/trips (1)").click()
+    page.get_by_role("option", name="images/trips (1)").click()
     expect(tiles(page)).to_have_count(1, **SLOWLY)
     assert wait_for_param(page, "folder").endswith("trips")
 
@@ -136,22 +136,22 @@ def test_more_appends_and_never_repeats_or_drops_a_hit(visit: Visit) -> None:
     assert len(set(after)) == 64
 
 
-def test_a_dropped_image_finds_itself_and_words_can_be_added(
-    visit: Visit, photo_root: Path
+def test_an_uploaded_image_finds_itself_and_text_can_be_added(
+    visit: Visit, image_root: Path
 ) -> None:
     page = visit()
-    page.set_input_files('input[type="file"]', photo_root / "trips" / "sea.png")
+    page.set_input_files('input[type="file"]', image_root / "trips" / "sea.png")
     expect(page.get_by_text("Your image")).to_be_visible(**SLOWLY)
     expect(first_tile(page)).to_contain_text("青い海", **SLOWLY)
     field = page.get_by_role("textbox", name="Search", exact=True)
     settled(page)
     field.fill("a red car")
     field.press("Enter")
-    expect(page.get_by_text("Share of the image")).to_be_visible(**SLOWLY)
+    expect(page.get_by_text("Weight of the image")).to_be_visible(**SLOWLY)
     expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
 
 
-def test_a_file_that_is_no_image_is_refused_in_plain_words(visit: Visit, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_an_error_message(visit: Visit, tmp_path: Path) -> None:
     fake = tmp_path / "fake.jpg"
     fake.write_bytes(b"not an image at all")
     page = visit()
@@ -168,7 +168,7 @@ def test_a_permalink_shows_the_same_after_a_reload(visit: Visit) -> None:
     assert (param(page, "mode"), param(page, "min")) == ("cm", "0.3")
 
 
-def test_the_browsers_back_button_returns_to_the_search_before(visit: Visit) -> None:
+def test_the_browsers_back_button_returns_to_the_previous_search(visit: Visit) -> None:
     page = visit(q="a red car")
     expect(first_tile(page)).to_contain_text("a red car", **SLOWLY)
     field = page.get_by_role("textbox", name="Search", exact=True)

@@ -9,7 +9,7 @@ from capsearch.ui import page
 
 
 def toy_model(name: str | None = None) -> Model:
-    """The model of tests/conftest.py, for a process that has no fixtures."""
+    """The model of tests/conftest.py, for a process without fixtures."""
     return Model("fake", "digest-of-toy-0", FakeImageEncoder(), FakeTextEncoder())
 
 

@@ -1,0 +1,91 @@
+"""The fields that every language of the search page has to fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Every text of the page in one language. {placeholders} are filled with numbers only."""
+
+    tagline: str
+    search: str
+    placeholder: str
+    drop_image: str
+    searching_with_image: str
+    image_weight: str
+    more: str
+    recent_searches: str
+    clear: str
+    # Ranking
+    ranking: str
+    mode: str
+    modes: tuple[str, str, str]  # clm, cm, cl
+    mode_help: str
+    tuned_weight: str
+    weight: str
+    min_score: str
+    query_language: str
+    automatic: str
+    # Filters
+    filters: str
+    tags: str
+    folders: str
+    taken_from: str
+    taken_until: str
+    caption_language: str
+    written_by: str
+    anything: str
+    people: str
+    models: str
+    reset_filters: str
+    # Results
+    open_image: str
+    newest: str
+    hits_on_page: str
+    like_this: str
+    no_hits: str
+    no_hits_advice: str
+    unknown_words: str
+    nothing_captioned: str
+    unreadable: str
+    # The large view
+    image: str
+    previous: str
+    next: str
+    find_similar: str
+    captions: str
+    no_captions: str
+    by_model: str
+    size: str
+    taken: str
+    files: str
+    score: str
+    similar: str
+    duplicates: str
+    unknown_image: str
+    # Collections and indexing
+    collection: str
+    interface_language: str
+    library: str
+    images_count: str
+    add_folder: str
+    add_folder_help: str
+    add_folder_button: str
+    stop: str
+    indexing: str
+    indexed: str
+    stopped: str
+    skipped: str
+    refresh: str
+    not_a_folder: str
+    already_indexing: str
+    # Errors
+    no_index: str
+    no_index_advice: str
+    index_empty: str
+    index_problem: str
+    bad_upload: str
+    bad_query: str
+    problem: str
