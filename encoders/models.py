@@ -1,14 +1,16 @@
-"""Models by name: what is built in, what the user trained, and how to open them.
+"""Models by name: the built-in ones, those the user trained, and how to open them.
 
-A model is a folder with a `model.json`. Three kinds build on each other:
+A model is a folder with a `model.json` that names its kind. KINDS is the table of kinds; a kind
+may build on models of other kinds:
 
-    sentence   a sentence encoder            (use3)
-    backbone   a network from pixels to features
-    text       text encoders and an image projection, trained on one backbone's features,
-               or only a projection into another text model's space
+    sentence   a multilingual sentence encoder (use3)
+    backbone   an image network: pixels to features
+    text       text encoders and an image projection, trained on one backbone's features, or only
+               a projection into the space of another text model
 
-`load` opens a text model with what it stands on. Built-in models lie in the package, those
-of `capsearch train` in the user's models folder; a path works as well as a name.
+`load` opens a model that can search, together with the models it builds on. Built-in models are
+part of the package, those of `capsearch train` are in the user's models folder; wherever a name
+is expected, a path works as well.
 """
 
 from __future__ import annotations
@@ -16,27 +18,52 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsearch.encoders import model_folder
-from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
-from capsearch.encoders.image import Backbone, ProjectedImageEncoder
-from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.protocols import ImageEncoder, TextEncoder
+
+if TYPE_CHECKING:
+    from capsearch.encoders.image import Backbone
+    from capsearch.encoders.sentence import SentenceEncoder
 
 DEFAULT_MODEL = "trio"
 _BUILT_IN = Path(__file__).parent / "weights"
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """How models of one kind are opened.
+
+    `loader` is "module:function", imported when the first model of the kind is opened. The
+    function takes the model's folder. For kinds that can search it returns a Model.
+    """
+
+    loader: str
+    searches: bool = False
+
+    def open(self, folder: Path) -> Any:
+        """The model in the folder, as the kind's loader returns it."""
+        module, function = self.loader.split(":")
+        return getattr(import_module(module), function)(folder)
+
+
+KINDS: Mapping[str, Kind] = {
+    "sentence": Kind("capsearch.encoders.loaders:load_sentence"),
+    "backbone": Kind("capsearch.encoders.loaders:load_backbone"),
+    "text": Kind("capsearch.encoders.loaders:load_text", searches=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """Everything a search needs from the encoders, under one name and digest.
 
-    `digest` covers backbone, projection and text encoders: vectors are comparable only
-    within it. `image.digest` covers the backbone alone: features are comparable within that.
+    `digest` covers backbone, projection and text encoders: vectors are comparable only if it is
+    equal. `image.digest` covers the backbone alone: features are comparable only if that is.
     """
 
     name: str
@@ -61,7 +88,7 @@ class ModelSummary:
 
 
 def user_models_dir() -> Path:
-    """Where `capsearch train` puts models: $CAPSEARCH_MODELS or the user's data folder."""
+    """The folder `capsearch train` writes to: $CAPSEARCH_MODELS or in the user's data folder."""
     from platformdirs import user_data_path
 
     chosen = os.environ.get("CAPSEARCH_MODELS")
@@ -74,91 +101,59 @@ def available() -> tuple[ModelSummary, ...]:
 
 
 def load(name: str | None = None) -> Model:
-    """Open a text model by name or path, with its backbone and sentence encoder.
+    """Open a model that can search, by name or path, with the models it builds on.
 
-    Cheap: arrays and the ONNX session open on first use. UnknownModel lists what there is.
+    Cheap: arrays and the ONNX session open on first use. UnknownModel lists the models there are.
     """
-    folder = find(name or DEFAULT_MODEL, "text")
-    card = model_folder.read_card(folder)
-    backbone = load_backbone(str(card["backbone"]))
-    words = _words(folder, card)
-    return Model(
-        name=str(card["name"]),
-        digest=_digest(folder, card),
-        image=ProjectedImageEncoder(
-            backbone=backbone,
-            width=int(card["dimension"]),
-            projection=folder / "image.safetensors",
-            hubness=Hubness(_hubness_penalty(card, "image"), words, lambda bank: bank.visual),
-        ),
-        text=_text_encoder(folder, words, card),
-        card=card,
-    )
+    searching = (kind for kind, how in KINDS.items() if how.searches)
+    model: Model = _open(name or DEFAULT_MODEL, *searching)
+    return model
 
 
 def load_backbone(name: str) -> Backbone:
     """Open a backbone by name or path."""
-    folder = find(name, "backbone")
-    card = model_folder.read_card(folder)
-    return Backbone(
-        name=str(card["name"]),
-        digest=_digest(folder, card),
-        input_size=int(card["input_size"]),
-        dimension=int(card["dimension"]),
-        path=folder / "backbone.onnx",
-    )
+    backbone: Backbone = _open(name, "backbone")
+    return backbone
 
 
-def find(name: str, kind: str) -> Path:
-    """The folder of a model of a kind, by name or path."""
+def load_sentence(name: str) -> SentenceEncoder:
+    """Open a sentence encoder by name or path."""
+    encoder: SentenceEncoder = _open(name, "sentence")
+    return encoder
+
+
+def find(name: str, *kinds: str) -> Path:
+    """The folder of a model of one of these kinds, by name or path.
+
+    A path goes first, then the user's models, then the built-in ones. UnknownModel if there is
+    none, or if the first one found is of another kind.
+    """
     for folder in (Path(name), user_models_dir() / name, _BUILT_IN / name):
         if (folder / "model.json").is_file():
-            found = model_folder.read_card(folder)["kind"]
-            if found != kind:
-                raise UnknownModel(f"{name} is a {found} model, not a {kind} model")
+            _check_kind(name, model_folder.read_card(folder)["kind"], kinds)
             return folder
-    there = ", ".join(one.name for one in available() if one.kind == kind) or "none"
-    raise UnknownModel(f"no {kind} model called '{name}'; there is: {there}")
+    names = ", ".join(one.name for one in available() if one.kind in kinds) or "none"
+    raise UnknownModel(f"no {' or '.join(kinds)} model called '{name}'; there is: {names}")
 
 
-def _digest(folder: Path, card: Mapping[str, Any]) -> str:
-    """The stored digest; a model's files are hashed once, when it is written."""
+def stored_digest(folder: Path, card: Mapping[str, Any]) -> str:
+    """The digest of the card, computed once when the model was written; else of the files now."""
     return str(card.get("digest") or model_folder.digest(folder))
 
 
-def _words(folder: Path, card: Mapping[str, Any]) -> Path:
-    """The folder with the text encoders: a model's own, or that of the model it borrows from.
-
-    A backbone of its own may project into another model's space; its penalties and its weights
-    for CLM are its own, since they depend on how well it sees.
-    """
-    return find(str(card["text"]), "text") if "text" in card else folder
+def _open(name: str, *kinds: str) -> Any:
+    folder = find(name, *kinds)
+    return KINDS[model_folder.read_card(folder)["kind"]].open(folder)
 
 
-def _text_encoder(folder: Path, words: Path, card: Mapping[str, Any]) -> SharedTextEncoder:
-    share = float(card["sentence_weight"])
-    return SharedTextEncoder(
-        name=str(card["name"]),
-        digest=_digest(folder, card),
-        width=int(card["dimension"]),
-        encoders={language: LanguageEncoder(language, words) for language in card["languages"]},
-        sentences=SentenceEncoder(find(str(card["sentence"]), "sentence")),
-        folder=words,
-        clm_weights=card["clm_weights"],
-        cl_floors=card["cl_floors"],
-        sentence_weight=share,
-        hubness=Hubness(
-            _hubness_penalty(card, "caption"),
-            words,
-            lambda bank: caption_vectors(bank.visual, bank.sentence, share),
-        ),
-    )
-
-
-def _hubness_penalty(card: Mapping[str, Any], side: str) -> HubnessPenalty:
-    """Of a model's images or captions; models of older versions have none."""
-    stored = card.get("hubness")
-    return HubnessPenalty(**stored[side]) if stored else NO_PENALTY
+def _check_kind(name: str, kind: str, expected: tuple[str, ...]) -> None:
+    if kind not in KINDS:
+        raise UnknownModel(
+            f"{name} is a model of kind '{kind}'; this capsearch has {', '.join(KINDS)}: "
+            "run `pip install -U capsearch`"
+        )
+    if kind not in expected:
+        raise UnknownModel(f"{name} is a {kind} model, not a {' or '.join(expected)} model")
 
 
 def _folders() -> Iterator[Path]:
@@ -174,7 +169,7 @@ def _summary(folder: Path) -> ModelSummary:
         kind=str(card["kind"]),
         languages=tuple(card.get("languages", ())),
         size_bytes=sum(path.stat().st_size for path in folder.iterdir()),
-        digest=_digest(folder, card),
+        digest=stored_digest(folder, card),
         path=folder,
         built_in=folder.parent == _BUILT_IN,
         description=str(card.get("description", "")),

@@ -1,4 +1,8 @@
-"""Models by name: where they are looked for, and what is said when they are not there."""
+"""Models by name: where they are searched, how kinds are opened, and the errors."""
+
+import subprocess
+import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,69 +17,102 @@ from capsearch.engine.vectors import strip_bias
 def mine(tmp_path, monkeypatch):
     """A user's models folder with one backbone in it."""
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path / "mine"))
-    write_backbone_card(tmp_path / "mine" / "my-eyes")
+    write_backbone_card(tmp_path / "mine" / "my-backbone")
     return tmp_path / "mine"
 
 
-def test_the_users_folder_is_the_one_of_the_environment(mine):
+def test_the_environment_variable_names_the_users_models_folder(mine):
     assert models.user_models_dir() == mine
 
 
-def test_or_the_platforms_own(monkeypatch):
+def test_without_the_variable_it_is_in_the_users_data_folder(monkeypatch):
     monkeypatch.delenv("CAPSEARCH_MODELS", raising=False)
     assert models.user_models_dir().name == "models"
     assert "capsearch" in str(models.user_models_dir())
 
 
 def test_a_name_finds_the_users_model(mine):
-    opened = models.load_backbone("my-eyes")
-    assert (opened.name, opened.input_size, opened.dimension) == ("my-eyes", 8, 6)
-    assert opened.digest == model_folder.digest(mine / "my-eyes")
+    opened = models.load_backbone("my-backbone")
+    assert (opened.name, opened.input_size, opened.dimension) == ("my-backbone", 8, 6)
+    assert opened.digest == model_folder.digest(mine / "my-backbone")
 
 
 def test_a_path_finds_a_model_anywhere(tmp_path):
     assert models.find(str(write_sentence_model(tmp_path / "s")), "sentence") == tmp_path / "s"
 
 
-def test_a_users_model_stands_before_a_built_in_of_the_same_name(mine):
+def test_a_users_model_goes_before_a_built_in_one_of_the_same_name(mine):
     write_sentence_model(mine / "use3")
     assert models.find("use3", "sentence") == mine / "use3"
 
 
-def test_the_list_has_built_in_and_own_models(mine):
+def test_built_in_and_user_models_are_listed(mine):
     listed = {one.name: one for one in models.available()}
-    assert {models.DEFAULT_MODEL, "use3", "my-eyes"} <= set(listed)
-    assert listed["my-eyes"].built_in is False
-    assert listed["my-eyes"].kind == "backbone"
-    assert listed["my-eyes"].path == mine / "my-eyes"
-    assert listed["my-eyes"].size_bytes == sum(
-        path.stat().st_size for path in (mine / "my-eyes").iterdir()
+    assert {models.DEFAULT_MODEL, "use3", "my-backbone"} <= set(listed)
+    assert listed["my-backbone"].built_in is False
+    assert listed["my-backbone"].kind == "backbone"
+    assert listed["my-backbone"].path == mine / "my-backbone"
+    assert listed["my-backbone"].size_bytes == sum(
+        path.stat().st_size for path in (mine / "my-backbone").iterdir()
     )
     assert listed[models.DEFAULT_MODEL].built_in is True
     assert set(listed[models.DEFAULT_MODEL].languages) == {"en", "zh", "ja"}
 
 
-def test_an_unknown_name_is_answered_with_those_there_are(mine):
-    with pytest.raises(UnknownModel, match=r"no backbone model called 'nobody'; .*my-eyes"):
+def test_the_error_for_an_unknown_name_lists_the_models_of_that_kind(mine):
+    with pytest.raises(UnknownModel, match=r"no backbone model called 'nobody'; .*my-backbone"):
         models.load_backbone("nobody")
 
 
 def test_a_model_of_another_kind_is_refused(mine):
-    with pytest.raises(UnknownModel, match="my-eyes is a backbone model, not a text model"):
-        models.load("my-eyes")
+    with pytest.raises(UnknownModel, match="my-backbone is a backbone model, not a text model"):
+        models.load("my-backbone")
 
 
-def test_without_any_model_the_list_says_so(tmp_path, monkeypatch):
+def test_a_model_of_an_unknown_kind_is_refused_with_the_kinds_there_are(tmp_path):
+    model_folder.write_card(tmp_path, {"kind": "hologram", "name": "new"})
+    kinds = "kind 'hologram'; this capsearch has sentence, backbone, text"
+    with pytest.raises(UnknownModel, match=kinds):
+        models.load(str(tmp_path))
+
+
+def open_any(folder):
+    """The loader of the kind that the next test adds."""
+    return models.Model(folder.name, "0", image=None, text=None)
+
+
+def test_one_row_adds_a_kind_that_can_search(tmp_path, monkeypatch):
+    row = models.Kind(f"{__name__}:open_any", searches=True)
+    monkeypatch.setattr(models, "KINDS", {**models.KINDS, "any": row})
+    model_folder.write_card(tmp_path, {"kind": "any", "name": "new"})
+    assert models.load(str(tmp_path)).name == tmp_path.name
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_every_kind_has_a_loader(kind):
+    module, function = models.KINDS[kind].loader.split(":")
+    assert callable(getattr(import_module(module), function))
+
+
+def test_looking_up_models_imports_no_encoder():
+    script = (
+        "import sys; from capsearch.encoders import models; models.available();"
+        "assert not {'capsearch.encoders.text', 'capsearch.encoders.image'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_without_any_model_the_error_lists_none(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
     monkeypatch.setattr(models, "_BUILT_IN", tmp_path / "none")
     with pytest.raises(UnknownModel, match="there is: none"):
         models.load()
 
 
-def test_a_card_without_a_digest_is_digested_when_opened(mine):
-    card = model_folder.read_card(mine / "my-eyes")
-    model_folder.write_card(mine / "my-eyes", {**card, "digest": ""})
-    assert models.load_backbone("my-eyes").digest == model_folder.digest(mine / "my-eyes")
+def test_the_digest_is_computed_if_the_card_has_none(mine):
+    card = model_folder.read_card(mine / "my-backbone")
+    model_folder.write_card(mine / "my-backbone", {**card, "digest": ""})
+    assert models.load_backbone("my-backbone").digest == model_folder.digest(mine / "my-backbone")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +121,7 @@ def model():
 
 
 class TestDefaultModel:
-    def test_sees_and_reads_into_one_space(self, model):
+    def test_images_and_text_share_one_space(self, model):
         size = model.image.backbone.input_size
         pixels = np.zeros((size, size, 3), np.uint8)
         vectors = model.image.project(model.image.features([pixels, pixels + 99]))
@@ -95,7 +132,7 @@ class TestDefaultModel:
     @pytest.mark.parametrize(
         ("text", "language"), [("a dog", "en"), ("一只狗", "zh"), ("犬がいる", "ja")]
     )
-    def test_reads_three_languages(self, model, text, language):
+    def test_encodes_three_languages(self, model, text, language):
         assert model.text.detect(text) == language
         encoded = model.text.encode([text], language)
         assert encoded.known == (True,)

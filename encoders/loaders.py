@@ -1,0 +1,93 @@
+"""The loaders of the kinds in `encoders.models.KINDS`: from a model folder to its encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
+from capsearch.encoders.image import Backbone, ProjectedImageEncoder
+from capsearch.encoders.models import Model
+from capsearch.encoders.sentence import SentenceEncoder
+from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
+
+
+def load_sentence(folder: Path) -> SentenceEncoder:
+    """Kind `sentence`."""
+    return SentenceEncoder(folder)
+
+
+def load_backbone(folder: Path) -> Backbone:
+    """Kind `backbone`."""
+    card = model_folder.read_card(folder)
+    return Backbone(
+        name=str(card["name"]),
+        digest=models.stored_digest(folder, card),
+        input_size=int(card["input_size"]),
+        dimension=int(card["dimension"]),
+        path=folder / "backbone.onnx",
+    )
+
+
+def load_text(folder: Path) -> Model:
+    """Kind `text`, with the backbone and the sentence encoder that its card names."""
+    card = model_folder.read_card(folder)
+    text_folder = _text_folder(folder, card)
+    return Model(
+        name=str(card["name"]),
+        digest=models.stored_digest(folder, card),
+        image=_image_encoder(folder, text_folder, card),
+        text=_text_encoder(folder, text_folder, card),
+        card=card,
+    )
+
+
+def _text_folder(folder: Path, card: Mapping[str, Any]) -> Path:
+    """The folder of the text encoders: the model's own, or that of the text model it names.
+
+    A model that only projects into the space of another uses that model's text encoders and
+    query bank. Its hubness penalties and CLM weights are its own, since they depend on the
+    quality of its image vectors.
+    """
+    return models.find(str(card["text"]), "text") if "text" in card else folder
+
+
+def _image_encoder(
+    folder: Path, text_folder: Path, card: Mapping[str, Any]
+) -> ProjectedImageEncoder:
+    return ProjectedImageEncoder(
+        backbone=models.load_backbone(str(card["backbone"])),
+        width=int(card["dimension"]),
+        projection=folder / "image.safetensors",
+        hubness=Hubness(_hubness_penalty(card, "image"), text_folder, lambda bank: bank.visual),
+    )
+
+
+def _text_encoder(folder: Path, text_folder: Path, card: Mapping[str, Any]) -> SharedTextEncoder:
+    weight = float(card["sentence_weight"])
+    return SharedTextEncoder(
+        name=str(card["name"]),
+        digest=models.stored_digest(folder, card),
+        width=int(card["dimension"]),
+        encoders={
+            language: LanguageEncoder(language, text_folder) for language in card["languages"]
+        },
+        sentences=models.load_sentence(str(card["sentence"])),
+        folder=text_folder,
+        clm_weights=card["clm_weights"],
+        cl_floors=card["cl_floors"],
+        sentence_weight=weight,
+        hubness=Hubness(
+            _hubness_penalty(card, "caption"),
+            text_folder,
+            lambda bank: caption_vectors(bank.visual, bank.sentence, weight),
+        ),
+    )
+
+
+def _hubness_penalty(card: Mapping[str, Any], side: str) -> HubnessPenalty:
+    """The penalty for images or for captions; models of older versions have none."""
+    stored = card.get("hubness")
+    return HubnessPenalty(**stored[side]) if stored else NO_PENALTY
