@@ -1,1 +1,1 @@
-"""Everything on disk: scanning, decoding, the catalog, the vectors, the pipeline between them."""
+"""Indexes on disk: sources of images and captions, the embedded backend, and the pipeline."""

@@ -1,4 +1,4 @@
-"""Batches through the models and into the index: arrays first, then one transaction."""
+"""Encoding images and captions in batches: vector files are written first, then the catalog."""
 
 from __future__ import annotations
 
@@ -12,95 +12,97 @@ from capsearch.indexer.embedded.catalog_writer import CatalogWriter, PendingCapt
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.prepare import Outcome, Prepared
 
-_FILES_A_BATCH = 512  # known and refused files wait for a commit no longer than this
-_CAPTIONS_A_BATCH = 1024
+_MAX_FILES_PER_BATCH = 512  # including known and refused files, which need no encoding
+_CAPTIONS_PER_BATCH = 1024
 
 
-class Embedding:
-    """Takes prepared files, embeds those that are new, and commits them batch by batch."""
+class ImageEncoding:
+    """Collects prepared files, encodes new images, and commits them batch by batch."""
 
     def __init__(self, collection: Collection, writer: CatalogWriter, batch_size: int) -> None:
-        self._collection, self._ledger, self._batch_size = collection, writer, batch_size
-        self._waiting: list[Outcome] = []
+        self._collection, self._writer, self._batch_size = collection, writer, batch_size
+        self._batch: list[Outcome] = []
         self._new: dict[str, Prepared] = {}
         self.added = self.captions_added = 0
 
-    def take(self, one: Outcome) -> None:
-        """Adds a file to the batch, which is committed when full."""
-        self._waiting.append(one)
-        if isinstance(one, Prepared) and one.decoded is not None:
-            self._new.setdefault(one.image_id, one)
-        if len(self._new) >= self._batch_size or len(self._waiting) >= _FILES_A_BATCH:
+    def add(self, outcome: Outcome) -> None:
+        """Adds a file to the batch; a full batch is encoded and committed."""
+        self._batch.append(outcome)
+        if isinstance(outcome, Prepared) and outcome.decoded is not None:
+            self._new.setdefault(outcome.image_id, outcome)
+        if len(self._new) >= self._batch_size or len(self._batch) >= _MAX_FILES_PER_BATCH:
             self.flush()
 
     def flush(self) -> None:
-        """Commits what is waiting."""
-        if not self._waiting:
+        """Encodes and commits the batch."""
+        if not self._batch:
             return
-        embedded = self._ledger.embedded_ids_among(list(self._new))
-        new = {one: file for one, file in self._new.items() if one not in embedded}
-        first = self._append([file.decoded for file in new.values() if file.decoded])
-        with self._ledger.transaction():
+        encoded = self._writer.encoded_ids_among(list(self._new))
+        new = [image for image_id, image in self._new.items() if image_id not in encoded]
+        first = self._append([image.decoded for image in new if image.decoded])
+        with self._writer.transaction():
             for name in ("features", "vectors") if new else ():
-                self._ledger.set_array(self._arrays[name])
-            for slot, file in enumerate(new.values(), start=first):
-                self.captions_added += self._put_image(file, slot)
-            for one in self._waiting:
-                self._put_file(one)
+                self._writer.set_array(self._arrays[name])
+            for slot, image in enumerate(new, start=first):
+                self.captions_added += self._put_image(image, slot)
+            for outcome in self._batch:
+                self._put_file(outcome)
         self.added += len(new)
-        self._waiting, self._new = [], {}
+        self._batch, self._new = [], {}
 
     def _append(self, images: Sequence[DecodedImage]) -> int:
-        """Features and vectors safely on disk; the row of the first."""
+        """Encodes images and writes their features and vectors to disk; the row of the first."""
         catalog = self._collection.catalog
         features, vectors = catalog.array("features"), catalog.array("vectors")
         first = features.rows
         if images:
-            image = self._collection.model.image
-            # Projected from what is stored, so that projecting again later gives the same.
-            stored = image.features([one.pixels for one in images]).astype(features.dtype)
+            encoder = self._collection.model.image
+            # Projected from the float16 features on disk: maintenance.rebuild must get the same.
+            stored = encoder.features([image.pixels for image in images]).astype(features.dtype)
             features = features.appended(stored)
-            vectors = vectors.appended(image.project(stored.astype(np.float32)))
+            vectors = vectors.appended(encoder.project(stored.astype(np.float32)))
         self._arrays = {"features": features, "vectors": vectors}
         return first
 
-    def _put_image(self, file: Prepared, slot: int) -> int:
-        decoded = file.decoded
+    def _put_image(self, image: Prepared, slot: int) -> int:
+        decoded = image.decoded
         assert decoded is not None  # only new images get here
         record = ImageRecord(
-            file.image_id,
-            (file.found.path,),
+            image.image_id,
+            (image.file.path,),
             decoded.width,
             decoded.height,
-            file.found.size,
+            image.file.size,
             decoded.format,
-            file.taken_at,
+            image.taken_at,
         )
-        return self._ledger.put_image(record, slot, file.inside.captions, file.inside.tags)
+        return self._writer.put_image(record, slot, image.metadata.captions, image.metadata.tags)
 
-    def _put_file(self, one: Outcome) -> None:
-        if isinstance(one, Prepared):
-            found = one.found.unsettled() if one.problems else one.found
-            self.captions_added += self._ledger.put_file(found, one.image_id, one.sidecar_captions)
-        elif one.lasting:
-            self._ledger.put_skipped(one.found, one.reason)
+    def _put_file(self, outcome: Outcome) -> None:
+        file = outcome.file
+        if isinstance(outcome, Prepared):
+            file = file.without_sidecars() if outcome.problems else file
+            captions = outcome.sidecar_captions
+            self.captions_added += self._writer.put_file(file, outcome.image_id, captions)
+        elif outcome.permanent:
+            self._writer.put_skipped(file, outcome.reason)
 
 
 class CaptionEncoding:
-    """Gives vectors to captions that have none yet."""
+    """Encodes the captions that have not been encoded."""
 
     def __init__(self, collection: Collection, writer: CatalogWriter) -> None:
-        self._collection, self._ledger = collection, writer
+        self._collection, self._writer = collection, writer
         self._text = collection.model.text
 
-    def waiting(self) -> int:
-        """How many captions of languages the model reads have no vector yet."""
-        return self._ledger.count_pending(self._text.languages)
+    def pending(self) -> int:
+        """How many captions in the model's languages have not been encoded."""
+        return self._writer.count_pending(self._text.languages)
 
     def batches(self) -> Iterator[int]:
-        """Encodes and commits batch by batch; yields how many are done."""
+        """Encodes and commits batch by batch; yields the number of captions done so far."""
         done = 0
-        while batch := self._ledger.pending_captions(self._text.languages, _CAPTIONS_A_BATCH):
+        while batch := self._writer.pending_captions(self._text.languages, _CAPTIONS_PER_BATCH):
             self._commit(batch)
             done += len(batch)
             yield done
@@ -109,20 +111,22 @@ class CaptionEncoding:
         rows = self._encoded(batch)
         array = self._collection.catalog.array("captions")
         known = [caption for caption in batch if caption.id in rows]
-        slots: dict[int, int] = {caption.id: array.rows + at for at, caption in enumerate(known)}
+        slots = {caption.id: slot for slot, caption in enumerate(known, start=array.rows)}
         if known:
             array = array.appended(np.stack([rows[caption.id] for caption in known]))
-        with self._ledger.transaction():
-            self._ledger.set_array(array)
-            self._ledger.set_caption_slots([(one.id, slots.get(one.id)) for one in batch])
+        with self._writer.transaction():
+            self._writer.set_array(array)
+            self._writer.set_caption_slots(
+                [(caption.id, slots.get(caption.id)) for caption in batch]
+            )
 
     def _encoded(self, batch: Sequence[PendingCaption]) -> dict[int, Vectors]:
-        """Vectors by caption id, without those that say nothing the model knows."""
+        """Vectors by caption id, without captions that have no token the model knows."""
         rows: dict[int, Vectors] = {}
         for language in sorted({caption.language for caption in batch}):
-            mine = [caption for caption in batch if caption.language == language]
-            encoded = self._text.encode([caption.text for caption in mine], language)
-            offered = self._text.as_documents(encoded.caption)
-            triples = zip(mine, offered, encoded.known, strict=True)
+            captions = [caption for caption in batch if caption.language == language]
+            encoded = self._text.encode([caption.text for caption in captions], language)
+            documents = self._text.as_documents(encoded.caption)
+            triples = zip(captions, documents, encoded.known, strict=True)
             rows |= {caption.id: row for caption, row, known in triples if known}
         return rows

@@ -1,4 +1,8 @@
-"""Bringing an index up to date with folders of images: scan, compare, embed, forget."""
+"""Bringing an index up to date with folders of images.
+
+A run scans the folders, compares them with the catalog, encodes new images, removes files that no
+longer exist, and encodes new captions.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.indexer.embedded import maintenance
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.encoding import CaptionEncoding, Embedding
-from capsearch.indexer.prepare import Prepared, prepared, read_sidecars
+from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
+from capsearch.indexer.prepare import Prepared, prepare_all, read_sidecars
 from capsearch.indexer.sources.captions import NamedCaption, read_captions
 from capsearch.indexer.sources.matching import matched
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped, outermost, scan
@@ -23,15 +27,15 @@ from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped, outermost, 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """How to index."""
+    """Settings of a run; each is an option of `capsearch index`."""
 
-    exclude: tuple[str, ...] = ()
-    captions: tuple[Path, ...] = ()
+    exclude: tuple[str, ...] = ()  # globs of files and folders to leave out
+    captions: tuple[Path, ...] = ()  # captions files to read
     rebuild: bool = False
-    batch_size: int = 32
-    decode_threads: int | None = None  # None: one for each core
-    max_pixels: int = MAX_PIXELS
-    follow_symlinks: bool = False
+    batch_size: int = 32  # images encoded and committed at once
+    decode_threads: int | None = None  # None: one per core
+    max_pixels: int = MAX_PIXELS  # larger images are skipped
+    follow_symlinks: bool = False  # also enter linked folders
 
 
 _DEFAULTS = IndexOptions()
@@ -39,7 +43,7 @@ _DEFAULTS = IndexOptions()
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: `done` of `total` (None: nobody knows) in "scan", "embed", "captions"."""
+    """How far a run is: `done` of `total` (None: unknown) in "scan", "embed" or "captions"."""
 
     stage: str
     done: int
@@ -51,8 +55,8 @@ class Progress:
 class IndexSummary:
     """What a run did.
 
-    `added` images went through the network; `reused` files hold an image that was known
-    (renamed, copied or restored); `removed` and `unchanged` are files.
+    `added` counts images that were encoded; `reused` counts new files whose image already had a
+    vector (renamed, copied or restored); `removed` and `unchanged` count files.
     """
 
     added: int
@@ -72,34 +76,34 @@ def index(
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> IndexSummary:
-    """Brings the index up to date with `roots`, or with the roots it knows if there are none.
+    """Brings the index up to date with `roots`; without any, with the roots indexed before.
 
-    Unchanged files cost a stat. Files gone from under these roots leave the index; a root that
-    is not there, or suddenly empty, is an error and changes nothing. Each batch is committed
-    as a whole; `stop` ends the run after the one in flight. ModelMismatch when the index was
-    made with another model and `options.rebuild` is not set.
+    Unchanged files are not opened. Files that no longer exist under these roots are removed from
+    the index. RootUnavailable, with no change, when a root does not exist or has lost all its
+    images. Each batch is committed as a whole; `stop` ends the run after the current one.
+    ModelMismatch when the index was built with another model and `options.rebuild` is not set.
     """
     started = perf_counter()
     named = {file.resolve(): read_captions(file) for file in options.captions}
     if not options.rebuild:
         collection.require_same_model()
     wanted = _roots(collection, roots, options.rebuild)
-    trusted = frozenset(outermost(roots) if options.rebuild else ())
-    run = _Run(collection, options, progress or _silent, stop or threading.Event(), trusted)
+    may_be_empty = frozenset(outermost(roots) if options.rebuild else ())
+    run = _Run(collection, options, progress or _ignore, stop or threading.Event(), may_be_empty)
     with warnings.catch_warnings():
-        # Broken EXIF does not matter, and decode refuses what is too large by its own limit.
+        # Pillow warns of broken EXIF, which is ignored, and of sizes, which max_pixels limits.
         warnings.filterwarnings("ignore", module=r"PIL\.")
-        run.all(wanted, named)
+        run.run(wanted, named)
     collection.finish()
     return run.summary(perf_counter() - started)
 
 
-def _silent(progress: Progress) -> None:
+def _ignore(progress: Progress) -> None:
     pass
 
 
 def _roots(collection: Collection, given: Sequence[Path], rebuild: bool) -> tuple[Path, ...]:
-    """What to look at. Rebuilding concerns the whole index, so all its roots."""
+    """The roots to scan. A rebuild concerns the whole index, so it includes all known roots."""
     known = collection.catalog.roots()
     wanted = outermost([*given, *known] if rebuild else given or known)
     if not wanted:
@@ -113,7 +117,7 @@ class _Run:
     options: IndexOptions
     show: Callable[[Progress], None]
     stop: threading.Event
-    trusted: frozenset[Path]  # roots that may have become empty: named in a rebuild
+    may_be_empty: frozenset[Path]  # roots named in a rebuild: they may have lost all images
     reused: int = 0
     removed: int = 0
     unchanged: int = 0
@@ -121,27 +125,27 @@ class _Run:
     captions_added: int = 0
     added: int = 0
 
-    def all(self, roots: Sequence[Path], named: dict[Path, tuple[NamedCaption, ...]]) -> None:
+    def run(self, roots: Sequence[Path], named: dict[Path, tuple[NamedCaption, ...]]) -> None:
         writer = CatalogWriter(self.collection.catalog)
         self.show(Progress("scan", 0, None))
         listing = scan(
             roots, self.options.exclude, self.collection.path, self.options.follow_symlinks
         )
-        self.show(Progress("scan", len(listing.found), len(listing.found)))
-        _refuse_emptied(writer, [root for root in roots if root not in self.trusted], listing)
+        self.show(Progress("scan", len(listing.files), len(listing.files)))
+        _refuse_emptied(writer, [root for root in roots if root not in self.may_be_empty], listing)
         if self.options.rebuild:
             maintenance.rebuild(self.collection)
         self.skipped.extend(listing.skipped)
         with writer.transaction(visible=False):
-            writer.remember_roots(roots)
-        self._embed(writer, self._to_do(writer, roots, listing))
+            writer.add_roots(roots)
+        self._encode_images(writer, self._changed(writer, roots, listing))
         if not self.stop.is_set():
-            self._forget(writer, roots, listing)
-            self._name(writer, named)
+            self._remove_missing(writer, roots, listing)
+            self._add_named_captions(writer, named)
             self._encode_captions(writer)
         if not self.stop.is_set():
             maintenance.compact(self.collection)
-            maintenance.rebuilt(self.collection)
+            maintenance.finish_rebuild(self.collection)
 
     def summary(self, seconds: float) -> IndexSummary:
         return IndexSummary(
@@ -150,82 +154,85 @@ class _Run:
             self.removed,
             self.unchanged,
             self.captions_added,
-            tuple(sorted(set(self.skipped), key=lambda one: one.path)),
+            tuple(sorted(set(self.skipped), key=lambda skipped: skipped.path)),
             self.stop.is_set(),
             seconds,
         )
 
-    def _to_do(
+    def _changed(
         self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan
     ) -> list[ImageFile]:
-        """The files that must be opened. The others are counted, and their sidecars re-read."""
+        """The new and changed files. Unchanged ones are counted, and edited sidecars are read."""
         known, refused = writer.files(roots), writer.skipped(roots)
-        to_do, edited = [], []
-        for found in listing.found:
-            old = known.get(found.path)
-            state, reason = refused.get(found.path, (None, ""))
-            if state is not None and _same(found, state):
-                self.skipped.append(Skipped(found.path, reason))
-            elif old is None or not old.embedded or not _same(found, old):
-                to_do.append(found)
+        changed, edited = [], []
+        for file in listing.files:
+            old = known.get(file.path)
+            state, reason = refused.get(file.path, (None, ""))
+            if state is not None and _same(file, state):
+                self.skipped.append(Skipped(file.path, reason))
+            elif old is None or not old.encoded or not _same(file, old):
+                changed.append(file)
             else:
                 self.unchanged += 1
-                if old.sidecars != found.stamp:
-                    edited.append((found, old.image_id))
+                if old.sidecars != file.sidecar_state:
+                    edited.append((file, old.image_id))
         self._read_sidecars(writer, edited)
-        return to_do
+        return changed
 
     def _read_sidecars(
         self, writer: CatalogWriter, edited: Sequence[tuple[ImageFile, str]]
     ) -> None:
         with writer.transaction():
-            for found, image_id in edited:
-                captions, problems = read_sidecars(found)
+            for file, image_id in edited:
+                captions, problems = read_sidecars(file)
                 self.skipped.extend(problems)
-                seen = found.unsettled() if problems else found
-                self.captions_added += writer.put_file(seen, image_id, captions)
+                state = file.without_sidecars() if problems else file
+                self.captions_added += writer.put_file(state, image_id, captions)
 
-    def _embed(self, writer: CatalogWriter, to_do: Sequence[ImageFile]) -> None:
-        embedding = Embedding(self.collection, writer, self.options.batch_size)
-        known = writer.embedded_ids()
-        files = prepared(
-            to_do,
+    def _encode_images(self, writer: CatalogWriter, files: Sequence[ImageFile]) -> None:
+        encoding = ImageEncoding(self.collection, writer, self.options.batch_size)
+        known = writer.encoded_ids()
+        outcomes = prepare_all(
+            files,
             known,
             self.collection.model.image.preprocess,
             self.options.max_pixels,
             self.options.decode_threads,
             self.stop,
         )
-        for done, one in enumerate(files, start=1):
-            self.skipped.extend(one.problems)
-            embedding.take(one)
-            if isinstance(one, Prepared) and one.image_id in known:
+        for done, outcome in enumerate(outcomes, start=1):
+            self.skipped.extend(outcome.problems)
+            encoding.add(outcome)
+            if isinstance(outcome, Prepared) and outcome.image_id in known:
                 self.reused += 1
-            elif isinstance(one, Prepared):
-                known.add(one.image_id)
-            self.show(Progress("embed", done, len(to_do), one.found.path))
-        embedding.flush()
-        self.added += embedding.added
-        self.captions_added += embedding.captions_added
+            elif isinstance(outcome, Prepared):
+                known.add(outcome.image_id)
+            self.show(Progress("embed", done, len(files), outcome.file.path))
+        encoding.flush()
+        self.added += encoding.added
+        self.captions_added += encoding.captions_added
 
-    def _forget(self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
-        """Files that are no longer there; about folders that cannot be read nothing is known."""
-        seen = {found.path for found in listing.found}
-        unread = [Path(path) for path in listing.unread]
+    def _remove_missing(self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
+        """Removes files that no longer exist; those in folders that cannot be read stay."""
+        present = {file.path for file in listing.files}
+        unreadable = [Path(path) for path in listing.unreadable]
 
-        def gone(path: str) -> bool:
-            return path not in seen and not any(Path(path).is_relative_to(one) for one in unread)
+        def missing(path: str) -> bool:
+            inside = any(Path(path).is_relative_to(folder) for folder in unreadable)
+            return path not in present and not inside
 
-        files = [path for path in writer.files(roots) if gone(path)]
-        refused = [path for path in writer.skipped(roots) if gone(path)]
+        files = [path for path in writer.files(roots) if missing(path)]
+        refused = [path for path in writer.skipped(roots) if missing(path)]
         self.removed = len(files)
         with writer.transaction():
             writer.remove_files([*files, *refused])
             writer.remove_orphans()
 
-    def _name(self, writer: CatalogWriter, named: dict[Path, tuple[NamedCaption, ...]]) -> None:
+    def _add_named_captions(
+        self, writer: CatalogWriter, named: dict[Path, tuple[NamedCaption, ...]]
+    ) -> None:
         for file, captions in named.items():
-            pairs, unmatched = matched(self.collection.catalog, file, captions)
+            pairs, unmatched = matched(self.collection.catalog.image_paths(), file, captions)
             if unmatched:
                 reason = f"{unmatched} of {len(captions)} captions name no image of this index"
                 self.skipped.append(Skipped(str(file), reason))
@@ -234,23 +241,23 @@ class _Run:
 
     def _encode_captions(self, writer: CatalogWriter) -> None:
         encoding = CaptionEncoding(self.collection, writer)
-        total = encoding.waiting()
+        total = encoding.pending()
         for done in encoding.batches():
             self.show(Progress("captions", done, total))
             if self.stop.is_set():
                 return
 
 
-def _same(found: ImageFile, known: ImageFile | KnownFile) -> bool:
-    return (found.mtime_ns, found.size) == (known.mtime_ns, known.size)
+def _same(file: ImageFile, known: ImageFile | KnownFile) -> bool:
+    return (file.mtime_ns, file.size) == (known.mtime_ns, known.size)
 
 
 def _refuse_emptied(writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
-    """An unmounted drive leaves an empty folder behind: that must not empty the index."""
+    """RootUnavailable for a root without images that had some: its drive may not be mounted."""
     for root in roots:
         known = len(writer.files([root]))
-        if known and not any(Path(found.path).is_relative_to(root) for found in listing.found):
+        if known and not any(Path(file.path).is_relative_to(root) for file in listing.files):
             raise RootUnavailable(
-                f"{root} holds no images, but the index knows {known} there; mount the drive, "
-                f"or, if they are really gone, run `capsearch index --rebuild {root}`"
+                f"{root} holds no images, but the index has {known} from there; mount the drive, "
+                f"or, if they were deleted, run `capsearch index --rebuild {root}`"
             )

@@ -1,4 +1,4 @@
-"""Everything about a file that needs no model, done ahead of the model by a few threads."""
+"""Reading, hashing and decoding image files in threads, ahead of the image encoder."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from capsearch.encoders.preprocess import DecodedImage, Preprocess, decode_opene
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.engine.records import Caption
 from capsearch.indexer.sources.captions import read_sidecar
-from capsearch.indexer.sources.metadata import Embedded, embedded, taken_at
+from capsearch.indexer.sources.metadata import Metadata, read_metadata, taken_at
 from capsearch.indexer.sources.scan import ImageFile, Skipped
 
 MAX_FILE_BYTES = 1 << 29
-_AHEAD = 4  # files in flight for each thread
+_AHEAD = 4  # files prepared ahead, per thread
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file ready for the model; `decoded` is None for an image the index has already."""
+    """A file ready for the image encoder; `decoded` is None for an image that has a vector."""
 
-    found: ImageFile
+    file: ImageFile
     image_id: str
     decoded: DecodedImage | None
     taken_at: datetime | None
-    inside: Embedded
+    metadata: Metadata
     sidecar_captions: tuple[Caption, ...]
-    problems: tuple[Skipped, ...]  # with its sidecars
+    problems: tuple[Skipped, ...]  # sidecars that cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A file that is no image we can open.
+    """A file that cannot be indexed.
 
-    `lasting` is False when only reading failed: it may work next time, and says nothing
-    about the image that was there.
+    `permanent` is False when the file could not be read: the next run tries again, and an image
+    that was indexed from it stays.
     """
 
-    found: ImageFile
+    file: ImageFile
     reason: str
-    lasting: bool = True
+    permanent: bool = True
 
     @property
     def problems(self) -> tuple[Skipped, ...]:
-        """The refusal itself."""
-        return (Skipped(self.found.path, self.reason),)
+        """The file itself with its reason."""
+        return (Skipped(self.file.path, self.reason),)
 
 
 Outcome: TypeAlias = Prepared | Refused
 
 
-def prepared(
+def prepare_all(
     files: Sequence[ImageFile],
     known: Collection[str],
     preprocess: Preprocess,
@@ -67,45 +67,49 @@ def prepared(
     threads: int | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Outcome]:
-    """Each file's outcome, in order, with a bounded number prepared ahead.
+    """The outcome of each file, in order; a bounded number of files is prepared ahead.
 
-    Once `stop` is set no further file is started or handed out.
+    `known` are the ids of images that need no decoding. `threads` defaults to one per core.
+    Once `stop` is set, no further file is started or returned.
     """
     threads = threads or os.cpu_count() or 1
-    flight: deque[Future[Outcome]] = deque()
-    waiting = iter(files)
+    pending: deque[Future[Outcome]] = deque()
+    remaining = iter(files)
     with ThreadPoolExecutor(threads, "decode") as pool:
         while not (stop and stop.is_set()):
-            while len(flight) < _AHEAD * threads and (found := next(waiting, None)) is not None:
-                flight.append(pool.submit(prepare, found, known, preprocess, max_pixels))
-            if not flight:
+            while len(pending) < _AHEAD * threads and (file := next(remaining, None)) is not None:
+                pending.append(pool.submit(prepare, file, known, preprocess, max_pixels))
+            if not pending:
                 return
-            yield flight.popleft().result()
-        for future in flight:
+            yield pending.popleft().result()
+        for future in pending:
             future.cancel()
 
 
 def prepare(
-    found: ImageFile, known: Collection[str], preprocess: Preprocess, max_pixels: int
+    file: ImageFile, known: Collection[str], preprocess: Preprocess, max_pixels: int
 ) -> Outcome:
-    """Reads a file once; what is hashed is what is decoded."""
+    """Reads, hashes and, unless its image is known, decodes a file.
+
+    The file is read only once, so that the id belongs to the pixels.
+    """
     try:
-        data = _read(found)
+        data = _read(file)
     except OSError as problem:
-        return Refused(found, f"cannot be read: {problem.strerror or problem}", lasting=False)
+        return Refused(file, f"cannot be read: {problem.strerror or problem}", permanent=False)
     except InvalidImage as problem:
-        return Refused(found, str(problem))
+        return Refused(file, str(problem))
     try:
         image_id = content_id(data)
-        decoded, taken, inside = None, None, Embedded()
+        decoded, taken, metadata = None, None, Metadata()
         if image_id not in known:
             with opened(data, max_pixels) as image:
-                taken, inside = taken_at(image), embedded(image)
+                taken, metadata = taken_at(image), read_metadata(image)
                 decoded = decode_opened(image, preprocess)
     except InvalidImage as problem:
-        return Refused(found, str(problem))
-    captions, problems = read_sidecars(found)
-    return Prepared(found, image_id, decoded, taken, inside, captions, problems)
+        return Refused(file, str(problem))
+    captions, problems = read_sidecars(file)
+    return Prepared(file, image_id, decoded, taken, metadata, captions, problems)
 
 
 def content_id(data: bytes) -> str:
@@ -113,11 +117,11 @@ def content_id(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def read_sidecars(found: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped, ...]]:
-    """The captions beside an image, and the caption files that cannot be read."""
+def read_sidecars(file: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped, ...]]:
+    """The captions in an image's sidecar files, and the sidecars that cannot be read."""
     captions: dict[str, Caption] = {}
     problems = []
-    for path, _, _ in found.sidecars:
+    for path, _, _ in file.sidecars:
         try:
             for caption in read_sidecar(Path(path)):
                 captions.setdefault(caption.text, caption)
@@ -126,9 +130,11 @@ def read_sidecars(found: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped,
     return tuple(captions.values()), tuple(problems)
 
 
-def _read(found: ImageFile) -> bytes:
-    if found.size == 0:
+def _read(file: ImageFile) -> bytes:
+    if file.size == 0:
         raise InvalidImage("the file is empty")
-    if found.size > MAX_FILE_BYTES:
-        raise InvalidImage(f"more than {MAX_FILE_BYTES >> 20} MB is no image we open")
-    return Path(found.path).read_bytes()
+    if file.size > MAX_FILE_BYTES:
+        raise InvalidImage(
+            f"larger than {MAX_FILE_BYTES >> 20} MB, which is not opened as an image"
+        )
+    return Path(file.path).read_bytes()

@@ -1,4 +1,4 @@
-"""Fixtures every folder's tests may use. No weights, no network, no photographs."""
+"""Fixtures for the tests of all folders: synthetic images and models, no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capsearch.indexer.embedded.collection import Collection
 
 
 def build_fake_model(backbone: str = "toy", turn: int = 0, penalty: float = 0.0) -> Model:
-    """A model of toy encoders; another `turn` is another projection over the same eyes."""
+    """A model of toy encoders; another `turn` is another projection of the same backbone."""
     return Model(
         name=f"fake-{turn}" if turn else "fake",
         digest=f"digest-of-{backbone}-{turn}",
@@ -33,7 +33,7 @@ def fake_model() -> Model:
 
 
 def write_image(path: Path, *colours: str, size: int = 16) -> Path:
-    """A striped image on disk; the suffix chooses the format, lossless where it can be."""
+    """Writes an image of coloured stripes; the suffix sets the format, lossless if possible."""
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def image() -> Callable[..., Path]:
 
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Path:
-    """A small folder: four plain colours, one of them two folders down."""
+    """A folder with four images of one colour each, one of them two folders down."""
     root = tmp_path / "images"
     write_image(root / "blue.png", "blue")
     write_image(root / "green.jpg", "green")

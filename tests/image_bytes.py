@@ -1,12 +1,13 @@
-"""Image files made in memory, sound and unsound."""
+"""The bytes of image files, valid and broken, for tests."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
 from io import BytesIO
 
-from PIL import Image
+from PIL import ExifTags, Image
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -16,7 +17,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds next to nothing."""
+    """A PNG whose header claims a size that its data does not have."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     data = zlib.compress(b"\0" * 1000)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
@@ -24,9 +25,22 @@ def png_header(width: int, height: int) -> bytes:
 
 
 def jpeg_with_segment(marker: int, body: bytes) -> bytes:
-    """A small JPEG with one more application segment right after its start."""
+    """A small JPEG with an additional application segment at its start."""
     data = saved(Image.new("RGB", (8, 8), (255, 0, 0)), "JPEG")
     return data[:2] + struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body + data[2:]
+
+
+def exif(
+    fields: Mapping[int, bytes | str] | None = None, sub: Mapping[int, bytes | str] | None = None
+) -> Image.Exif:
+    """EXIF with `fields` in its main directory and `sub` in its Exif directory.
+
+    In `sub`, a str is stored as ASCII and bytes as UNDEFINED.
+    """
+    result = Image.Exif()
+    result.update(fields or {})
+    result.get_ifd(ExifTags.IFD.Exif).update(sub or {})
+    return result
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:

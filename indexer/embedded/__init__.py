@@ -1,1 +1,1 @@
-"""The embedded backend: SQLite, plain arrays and FAISS in one folder."""
+"""The embedded backend: SQLite, vector files and FAISS in one folder."""

@@ -1,4 +1,4 @@
-"""The catalog as a search sees it: records, captions, tags and filters, out of SQLite."""
+"""Reading the catalog: records, captions, tags and filters from SQLite."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from capsearch.engine.records import GENERATED, Caption, Filters, ImageRecord, T
 from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.schema import connect
 
-_CHUNK = 500  # ids in one statement; SQLite allows at least 999 variables
-_MADE_BY = {"people": "NOT GLOB", "models": "GLOB"}
+_CHUNK = 500  # ids per statement; every SQLite allows 999 variables
+_WRITTEN_BY = {"people": "NOT GLOB", "models": "GLOB"}
 
 
 class SqliteCatalog:
-    """engine.protocols.Catalog over catalog.sqlite. One object may serve several threads."""
+    """engine.protocols.Catalog over catalog.sqlite. Threads may share one object."""
 
     def __init__(self, path: Path, write: bool = False) -> None:
         self.folder = path.parent
@@ -30,21 +30,21 @@ class SqliteCatalog:
         self._lock = threading.RLock()
 
     def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
-        """Records by id; unknown ids are left out."""
+        """Records by id; ids that are unknown or have no file are left out."""
         paths: dict[str, list[str]] = defaultdict(list)
-        for image_id, path in self._about(
+        for image_id, path in self._rows_by_id(
             "SELECT image_id, path FROM files WHERE image_id IN ({}) ORDER BY path", ids
         ):
             paths[image_id].append(path)
-        rows = self._about(
+        rows = self._rows_by_id(
             "SELECT id, width, height, size_bytes, format, taken_at FROM images WHERE id IN ({})",
             ids,
         )
         return {row[0]: _record(row, paths[row[0]]) for row in rows if row[0] in paths}
 
     def captions(self, ids: Sequence[str]) -> Mapping[str, tuple[Caption, ...]]:
-        """All captions of each image, people's before models'."""
-        rows = self._about(
+        """All captions of each image, those written by people first."""
+        rows = self._rows_by_id(
             f"SELECT image_id, text, language, source FROM captions WHERE image_id IN ({{}}) "
             f"ORDER BY source GLOB '{GENERATED}*', id",
             ids,
@@ -52,8 +52,8 @@ class SqliteCatalog:
         return self._grouped(ids, ((row[0], Caption(*row[1:])) for row in rows))
 
     def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
-        """All tags of each image, surest first."""
-        rows = self._about(
+        """All tags of each image, by falling confidence."""
+        rows = self._rows_by_id(
             "SELECT image_id, label, language, confidence, source FROM tags "
             "WHERE image_id IN ({}) ORDER BY confidence DESC, label, language, source",
             ids,
@@ -61,14 +61,14 @@ class SqliteCatalog:
         return self._grouped(ids, ((row[0], Tag(*row[1:])) for row in rows))
 
     def caption(self, item: int) -> Caption:
-        """The caption numbered `item`."""
+        """The caption with the number `item`. IndexProblem when it was deleted meanwhile."""
         rows = self.rows("SELECT text, language, source FROM captions WHERE id = ?", (item,))
         if not rows:
             raise IndexProblem("the index changed during the search; search again")
         return Caption(*rows[0])
 
     def select(self, filters: Filters) -> frozenset[str]:
-        """The ids of all images that pass."""
+        """The ids of all images that pass the filters."""
         conditions, values = ["TRUE"], []
         for condition, operands in _conditions(filters):
             conditions.append(condition)
@@ -77,13 +77,13 @@ class SqliteCatalog:
         return frozenset(row[0] for row in self.rows(sql, values))
 
     def array(self, name: str) -> VectorFile:
-        """An array's row of the table `arrays`."""
+        """The vector file called `name`, as the table `arrays` describes it."""
         sql = "SELECT name, generation, dtype, width, rows FROM arrays WHERE name = ?"
         [row] = self.rows(sql, (name,))
         return VectorFile(self.folder, *row)
 
     def meta(self, key: str) -> str | None:
-        """A value of the table `meta`."""
+        """The value of `key` in the table `meta`, or None."""
         rows = self.rows("SELECT value FROM meta WHERE key = ?", (key,))
         return rows[0][0] if rows else None
 
@@ -92,15 +92,19 @@ class SqliteCatalog:
         return int(self.rows("SELECT count(*) FROM images")[0][0])
 
     def revision(self) -> int:
-        """Grows with every change: what was built from an older one is stale."""
+        """A number that grows with every visible change; caches of older revisions are stale."""
         return int(self.meta("revision") or 0)
 
     def roots(self) -> tuple[Path, ...]:
-        """The folders indexed so far, in order."""
+        """The folders indexed so far, sorted."""
         return tuple(Path(row[0]) for row in self.rows("SELECT path FROM roots ORDER BY path"))
 
+    def image_paths(self) -> list[tuple[str, str]]:
+        """(path, image id) of every file, sorted by path."""
+        return self.rows("SELECT path, image_id FROM files ORDER BY path")
+
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        """All rows of one statement."""
+        """All rows of one statement. IndexProblem when the database is damaged."""
         try:
             with self._lock:
                 return self.connection.execute(sql, values).fetchall()
@@ -109,7 +113,7 @@ class SqliteCatalog:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All reads inside see one state, whatever a writer does meanwhile."""
+        """All reads inside use one state of the database, even if another process writes."""
         with self._lock:
             self.connection.execute("BEGIN")
             try:
@@ -121,19 +125,21 @@ class SqliteCatalog:
         """Closes the connection."""
         self.connection.close()
 
-    def _about(self, sql: str, ids: Sequence[str]) -> Iterator[Any]:
+    def _rows_by_id(self, sql: str, ids: Sequence[str]) -> Iterator[Any]:
+        """The rows of a statement with `IN ({})`, which is filled with `ids`, a chunk at a time."""
         unique = list(dict.fromkeys(ids))
         for start in range(0, len(unique), _CHUNK):
             chunk = unique[start : start + _CHUNK]
             yield from self.rows(sql.format(", ".join("?" * len(chunk))), chunk)
 
     def _grouped(self, ids: Sequence[str], pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-        """Every known id with its tuple, empty where it has none; equal entries once."""
+        """Each known id with its entries, equal ones once; () for an image without any."""
         groups: dict[str, dict[Any, None]] = defaultdict(dict)
-        for image_id, one in pairs:
-            groups[image_id][one] = None
-        known = {row[0] for row in self._about("SELECT id FROM images WHERE id IN ({})", ids)}
-        return {one: tuple(groups[one]) for one in ids if one in known}
+        for image_id, entry in pairs:
+            groups[image_id][entry] = None
+        sql = "SELECT id FROM images WHERE id IN ({})"
+        known = {row[0] for row in self._rows_by_id(sql, ids)}
+        return {image_id: tuple(groups[image_id]) for image_id in ids if image_id in known}
 
 
 def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
@@ -143,7 +149,7 @@ def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
 
 
 def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
-    """(SQL, values) for each part of a filter that asks for something."""
+    """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
         ranges = " OR ".join(["path >= ? AND path < ?"] * len(filters.folders))
         bounds: list[object] = [bound for folder in filters.folders for bound in under(folder)]
@@ -159,17 +165,17 @@ def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
 
 
 def _caption_condition(filters: Filters) -> tuple[str, list[object]]:
-    """One and the same caption must meet both wishes."""
-    wishes, values = ["image_id = i.id"], list[object]()
+    """A single caption must have both the language and the author."""
+    conditions, values = ["image_id = i.id"], list[object]()
     if filters.caption_language is not None:
-        wishes.append("language = ?")
+        conditions.append("language = ?")
         values.append(filters.caption_language)
     if filters.written_by is not None:
-        wishes.append(f"source {_MADE_BY[filters.written_by]} '{GENERATED}*'")
-    return f"EXISTS (SELECT 1 FROM captions WHERE {' AND '.join(wishes)})", values
+        conditions.append(f"source {_WRITTEN_BY[filters.written_by]} '{GENERATED}*'")
+    return f"EXISTS (SELECT 1 FROM captions WHERE {' AND '.join(conditions)})", values
 
 
 def under(folder: str | Path) -> tuple[str, str]:
-    """The range of paths that lie under a folder: from "/a/" up to, not including, "/a0"."""
+    """The bounds of all paths below a folder: from "/a/" to before "/a0"."""
     prefix = str(folder).rstrip(os.sep)
     return prefix + os.sep, prefix + chr(ord(os.sep) + 1)

@@ -1,4 +1,4 @@
-"""The catalog as the pipeline writes it: every change inside a transaction."""
+"""Writing the catalog: every change of the pipeline, inside transactions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.catalog import SqliteCatalog, under
 from capsearch.indexer.sources.scan import ImageFile
 
-if TYPE_CHECKING:  # a search does not need Pillow
+if TYPE_CHECKING:  # a search must not import Pillow
     from capsearch.indexer.sources.captions import NamedCaption
 
 SIDECAR = "sidecar"
-EMBEDDED = ("exif", "iptc", "xmp")
+METADATA_SOURCES = ("exif", "iptc", "xmp")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """An image file as the last run saw it."""
+    """An image file as the catalog describes it, as of the last run."""
 
     path: str
     image_id: str
     mtime_ns: int
     size: int
-    sidecars: str
-    embedded: bool
+    sidecars: str  # ImageFile.sidecar_state
+    encoded: bool  # its image has a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PendingCaption:
 
 
 class CatalogWriter:
-    """All changes to a catalog. Call its verbs between `with writer.transaction()`."""
+    """All changes to a catalog. Methods that change something belong inside `transaction()`."""
 
     def __init__(self, catalog: SqliteCatalog) -> None:
         self.catalog = catalog
@@ -52,7 +52,10 @@ class CatalogWriter:
 
     @contextmanager
     def transaction(self, visible: bool = True) -> Iterator[None]:
-        """All or nothing. A change that a search can see moves the revision on."""
+        """Commits all changes made inside, or none of them after an error.
+
+        Changes that a search can return (`visible`) raise the catalog's revision.
+        """
         self._connection.execute("BEGIN IMMEDIATE")
         before = self._connection.total_changes
         try:
@@ -64,10 +67,10 @@ class CatalogWriter:
             raise
         self._connection.execute("COMMIT")
 
-    # What is known
+    # Reading
 
     def files(self, roots: Sequence[Path]) -> dict[str, KnownFile]:
-        """The files under some roots, or the roots themselves, by path."""
+        """The indexed files under `roots` by path; a root may itself be a file."""
         sql = (
             "SELECT path, image_id, mtime_ns, f.size, sidecars, slot IS NOT NULL "
             "FROM files f JOIN images ON id = image_id "
@@ -77,7 +80,7 @@ class CatalogWriter:
         return {row[0]: KnownFile(*row) for row in rows}
 
     def skipped(self, roots: Sequence[Path]) -> dict[str, tuple[ImageFile, str]]:
-        """The files under some roots that were refused before, with their state and reason."""
+        """The files under `roots` that were skipped before, each with its state and the reason."""
         sql = (
             "SELECT path, mtime_ns, size, reason FROM skipped "
             "WHERE path = ? OR (path >= ? AND path < ?)"
@@ -85,44 +88,44 @@ class CatalogWriter:
         rows = [row for root in roots for row in self.catalog.rows(sql, (str(root), *under(root)))]
         return {row[0]: (ImageFile(*row[:3]), row[3]) for row in rows}
 
-    def embedded_ids(self) -> set[str]:
-        """The images that have a vector."""
+    def encoded_ids(self) -> set[str]:
+        """The ids of all images that have a vector."""
         sql = "SELECT id FROM images WHERE slot IS NOT NULL"
         return {row[0] for row in self.catalog.rows(sql)}
 
-    def embedded_ids_among(self, ids: Sequence[str]) -> set[str]:
-        """Those of `ids` that have a vector by now."""
+    def encoded_ids_among(self, ids: Sequence[str]) -> set[str]:
+        """Those of `ids` that have a vector."""
         sql = "SELECT slot IS NOT NULL FROM images WHERE id = ?"
-        return {one for one in ids if self.catalog.rows(sql, (one,)) == [(1,)]}
+        return {image_id for image_id in ids if self.catalog.rows(sql, (image_id,)) == [(1,)]}
 
-    def count_pending(self, readable: Sequence[str]) -> int:
-        """How many captions of languages a model reads wait to be encoded."""
-        marks = ", ".join("?" * len(readable))
+    def count_pending(self, languages: Sequence[str]) -> int:
+        """How many captions in these languages have not been encoded."""
+        marks = ", ".join("?" * len(languages))
         sql = f"SELECT count(*) FROM captions WHERE encoded = 0 AND language IN ({marks})"
-        return int(self.catalog.rows(sql, readable)[0][0])
+        return int(self.catalog.rows(sql, languages)[0][0])
 
-    def pending_captions(self, readable: Sequence[str], limit: int) -> list[PendingCaption]:
-        """Captions to encode, oldest first, of languages a model reads."""
-        marks = ", ".join("?" * len(readable))
+    def pending_captions(self, languages: Sequence[str], limit: int) -> list[PendingCaption]:
+        """The first `limit` captions in these languages that have not been encoded."""
+        marks = ", ".join("?" * len(languages))
         sql = (
             "SELECT id, text, language FROM captions "
             f"WHERE encoded = 0 AND language IN ({marks}) ORDER BY id LIMIT ?"
         )
-        return [PendingCaption(*row) for row in self.catalog.rows(sql, (*readable, limit))]
+        return [PendingCaption(*row) for row in self.catalog.rows(sql, (*languages, limit))]
 
-    # Changes
+    # Writing
 
     def set_meta(self, key: str, value: str) -> None:
         """Sets a value of the table `meta`."""
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def set_array(self, array: VectorFile) -> None:
-        """Makes `array` the one that counts."""
+        """Makes `array` the current vector file of its name."""
         row = (array.name, array.generation, array.dtype, array.width, array.rows)
         self._connection.execute("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?, ?)", row)
 
-    def remember_roots(self, roots: Sequence[Path]) -> None:
-        """Adds roots, and keeps none that lies inside another."""
+    def add_roots(self, roots: Sequence[Path]) -> None:
+        """Adds roots; those inside another root are not stored."""
         moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
         known = self.catalog.roots()
         for root in roots:
@@ -136,7 +139,10 @@ class CatalogWriter:
     def put_image(
         self, record: ImageRecord, slot: int, captions: Sequence[Caption], tags: Sequence[Tag]
     ) -> int:
-        """Adds an embedded image with what its file says; the number of new captions."""
+        """Adds an encoded image with the captions and tags of its metadata.
+
+        Returns the number of new captions.
+        """
         taken_at = record.taken_at.isoformat() if record.taken_at else None
         self._connection.execute(
             "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?) "
@@ -147,38 +153,44 @@ class CatalogWriter:
             ),
         )  # fmt: skip
         self._put_tags(record.id, tags)
-        return self._replace_captions(record.id, EMBEDDED, "", captions)
+        return self._replace_captions(record.id, METADATA_SOURCES, "", captions)
 
-    def put_file(self, found: ImageFile, image_id: str, captions: Sequence[Caption]) -> int:
-        """Says that a file holds an image and its sidecars hold captions; the number new."""
-        self._forget(found.path, except_image=image_id)
+    def put_file(self, file: ImageFile, image_id: str, captions: Sequence[Caption]) -> int:
+        """Stores that a file contains an image, and the captions of its sidecars.
+
+        Returns the number of new captions.
+        """
+        self._clear_path(file.path, except_image=image_id)
         self._connection.execute(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)",
-            (found.path, image_id, found.mtime_ns, found.size, found.stamp),
+            (file.path, image_id, file.mtime_ns, file.size, file.sidecar_state),
         )
-        return self._replace_captions(image_id, (SIDECAR,), found.path, captions)
+        return self._replace_captions(image_id, (SIDECAR,), file.path, captions)
 
-    def put_skipped(self, found: ImageFile, reason: str) -> None:
-        """Remembers a refused file, so that it is not opened again until it changes."""
-        self._forget(found.path)
-        self._connection.execute("DELETE FROM files WHERE path = ?", (found.path,))
+    def put_skipped(self, file: ImageFile, reason: str) -> None:
+        """Stores that a file was skipped, so that it is not opened again until it changes."""
+        self._clear_path(file.path)
+        self._connection.execute("DELETE FROM files WHERE path = ?", (file.path,))
         self._connection.execute(
             "INSERT OR REPLACE INTO skipped VALUES (?, ?, ?, ?)",
-            (found.path, found.mtime_ns, found.size, reason),
+            (file.path, file.mtime_ns, file.size, reason),
         )
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Forgets files that are gone."""
+        """Deletes files that no longer exist."""
         for path in paths:
-            self._forget(path)
+            self._clear_path(path)
             self._connection.execute("DELETE FROM files WHERE path = ?", (path,))
 
     def remove_orphans(self) -> None:
-        """Drops images that no file holds any more, with their captions and tags."""
+        """Deletes images that no file contains, with their captions and tags."""
         self._connection.execute("DELETE FROM images WHERE id NOT IN (SELECT image_id FROM files)")
 
     def replace_named(self, origin: Path, matched: Sequence[tuple[str, NamedCaption]]) -> int:
-        """Makes (image id, caption) pairs the only captions from a captions file."""
+        """Makes `matched`, (image id, caption) pairs, the only captions of a captions file.
+
+        Returns the number of new captions.
+        """
         keep = {(image_id, named.caption.text) for image_id, named in matched}
         sql = "SELECT id, image_id, text FROM captions WHERE origin = ?"
         gone = [
@@ -187,35 +199,37 @@ class CatalogWriter:
             if (image_id, text) not in keep
         ]
         self._connection.executemany("DELETE FROM captions WHERE id = ?", gone)
-        return sum(self._put_caption(one, str(origin), named.caption) for one, named in matched)
+        return sum(
+            self._put_caption(image_id, str(origin), named.caption) for image_id, named in matched
+        )
 
     def set_caption_slots(self, slots: Sequence[tuple[int, int | None]]) -> None:
-        """(caption id, row or None) of captions that went through the text encoder."""
+        """Marks captions as encoded: (caption id, its row, or None without a known token)."""
         self._connection.executemany(
             "UPDATE captions SET encoded = 1, slot = ? WHERE id = ?",
             [(slot, number) for number, slot in slots],
         )
 
     def renumber(self, table: str, slots: Sequence[int]) -> None:
-        """After compaction: what was at slots[n] is now at n. `slots` ascend."""
+        """After compaction: the row at slots[n], ascending, is now row n."""
         self._connection.executemany(
             f"UPDATE {table} SET slot = ? WHERE slot = ?",
             [(new, old) for new, old in enumerate(slots) if new != old],
         )
 
-    def forget_refusals(self) -> None:
-        """Gives every file that was refused another chance."""
+    def clear_skipped(self) -> None:
+        """Deletes the list of skipped files, so that the next run opens them again."""
         self._connection.execute("DELETE FROM skipped")
 
-    def forget_vectors(self, *tables: str) -> None:
-        """Marks all of "images" or "captions" as not encoded yet."""
+    def clear_vectors(self, *tables: str) -> None:
+        """Marks all rows of the tables "images" or "captions" as not encoded."""
         for table in tables:
             self._connection.execute(f"UPDATE {table} SET slot = NULL")
             if table == "captions":
                 self._connection.execute("UPDATE captions SET encoded = 0")
 
-    def _forget(self, path: str, except_image: str = "") -> None:
-        """Drops what was known of a path: an old refusal, and another image's sidecars."""
+    def _clear_path(self, path: str, except_image: str = "") -> None:
+        """Deletes a path from the skipped files, and sidecar captions of an image it had before."""
         self._connection.execute("DELETE FROM skipped WHERE path = ?", (path,))
         self._connection.execute(
             "DELETE FROM captions WHERE origin = ? AND source = ? AND image_id != ?",
@@ -223,9 +237,10 @@ class CatalogWriter:
         )
 
     def _put_tags(self, image_id: str, tags: Sequence[Tag]) -> None:
-        marks = ", ".join("?" * len(EMBEDDED))
+        marks = ", ".join("?" * len(METADATA_SOURCES))
         self._connection.execute(
-            f"DELETE FROM tags WHERE image_id = ? AND source IN ({marks})", (image_id, *EMBEDDED)
+            f"DELETE FROM tags WHERE image_id = ? AND source IN ({marks})",
+            (image_id, *METADATA_SOURCES),
         )
         self._connection.executemany(
             "INSERT OR REPLACE INTO tags VALUES (?, ?, ?, ?, ?)",
@@ -235,7 +250,10 @@ class CatalogWriter:
     def _replace_captions(
         self, image_id: str, sources: Sequence[str], origin: str, captions: Sequence[Caption]
     ) -> int:
-        """Makes `captions` the only ones of these sources; those that stay keep their vectors."""
+        """Makes `captions` the only ones of these sources; unchanged ones keep their vectors.
+
+        Returns the number of new captions.
+        """
         keep = {(caption.source, caption.text) for caption in captions}
         sql = "SELECT id, source, text FROM captions WHERE image_id = ? AND origin = ?"
         gone = [
@@ -247,7 +265,7 @@ class CatalogWriter:
         return sum(self._put_caption(image_id, origin, caption) for caption in captions)
 
     def _put_caption(self, image_id: str, origin: str, caption: Caption) -> int:
-        """Adds a caption unless it is there; 1 if it was new or changed its language."""
+        """Adds a caption; returns 0 if it already exists, 1 if it or its language is new."""
         cursor: sqlite3.Cursor = self._connection.execute(
             "INSERT INTO captions (image_id, text, language, source, origin) "
             "VALUES (?, ?, ?, ?, ?) ON CONFLICT (image_id, source, origin, text) DO UPDATE "

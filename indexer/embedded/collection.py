@@ -1,7 +1,7 @@
-"""One index directory: catalog.sqlite, plain arrays, manifest.json, and caches.
+"""One index directory: catalog.sqlite, vector files, manifest.json, and caches.
 
-The catalog is the truth. Arrays are described in `arrays`, the manifest repeats for people
-what the catalog knows about models, `*.faiss` and thumbnails/ can be deleted at any time.
+The catalog is authoritative. The vector files are described in `arrays`; manifest.json shows people
+which model the catalog names; `*.faiss` and thumbnails/ are caches that may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from capsearch.indexer.embedded.vector_index import FaissIndex
 
 CATALOG, LOCK = "catalog.sqlite", "writer.lock"
 __all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path"]
-# name -> (dtype, the dimension it has); caption vectors are many and only ever ranked.
+# name -> (dtype, the field of Identity with its width). Captions are float16: there are many, and
+# their vectors are only ranked.
 ARRAYS = {
     "features": ("<f2", "feature_dimension"),
     "vectors": ("<f4", "dimension"),
@@ -44,7 +45,7 @@ _OWNERS = {
 
 
 class Collection:
-    """An index on disk, open for searching or, by one process at a time, for writing."""
+    """An index on disk, open for searching, or for writing by one process at a time."""
 
     def __init__(
         self, path: Path, model: Model, catalog: SqliteCatalog, lock: FileLock | None
@@ -56,10 +57,10 @@ class Collection:
 
     @classmethod
     def open(cls, path: Path, model: Model | None = None) -> Collection:
-        """For searching, with the model the index names unless one is given.
+        """Opens an index for searching, with its own model unless another is given.
 
-        IndexMissing where there is none, SchemaTooNew, ModelMismatch for a model that did
-        not make it.
+        IndexMissing when there is no index at `path`, SchemaTooNew when a newer capsearch wrote
+        it, ModelMismatch when it was built with another model.
         """
         if not (path / CATALOG).is_file():
             raise _missing(path)
@@ -77,10 +78,11 @@ class Collection:
 
     @classmethod
     def create(cls, path: Path, model: Model | None = None) -> Collection:
-        """For writing; makes the index if there is none. IndexBusy while another writes.
+        """Opens an index for writing, and creates it if there is none.
 
-        Without a model, the one the index names or the default. With another model than the
-        index was made with, `pipeline.index` refuses to go on unless told to rebuild.
+        `model` defaults to the one the index was built with, or for a new index to the default
+        model. With another model, `pipeline.index` raises ModelMismatch unless it rebuilds.
+        IndexBusy while another process writes.
         """
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / LOCK, timeout=0)
@@ -111,18 +113,17 @@ class Collection:
 
     @property
     def identity(self) -> Identity:
-        """The models this index was made with, whatever `model` is."""
+        """The model this index was built with, which may differ from `model`."""
         identity = _identity(self.catalog)
-        assert identity is not None  # open and create saw to it
+        assert identity is not None  # open and create made sure of it
         return identity
 
     def require_same_model(self) -> None:
-        """ModelMismatch unless `model` made this index."""
+        """ModelMismatch unless this index was built with `model`."""
         made, this = self.identity, Identity.of(self.model)
         if not made.same_vectors(this):
-            work = (
-                "photos are not opened again" if made.same_backbone(this) else "every photo is read"
-            )
+            same = made.same_backbone(this)
+            work = "images are not encoded again" if same else "every image is encoded again"
             other = "" if made.model == this.model else f" or search with --model {made.model}"
             raise ModelMismatch(
                 f"{self.path} was built with {made}, this is {this}; run "
@@ -130,7 +131,7 @@ class Collection:
             )
 
     def engine(self) -> SearchEngine:
-        """A search over the index as it is now; IndexEmpty when it holds no image."""
+        """A search engine over the current state of the index; IndexEmpty when it has no images."""
         self.require_same_model()
         with self._building:
             revision = self.catalog.revision()
@@ -139,7 +140,7 @@ class Collection:
             return self._engine[1]
 
     def index_of(self, name: str) -> FaissIndex:
-        """The vector index over "vectors" or "captions"."""
+        """The vector index over the vector file "vectors" or "captions"."""
         with self.catalog.snapshot():
             array = self.catalog.array(name)
             owners = self.catalog.rows(_OWNERS[name])
@@ -153,11 +154,11 @@ class Collection:
         )
 
     def stats(self) -> CollectionStats:
-        """Counts, models and sizes."""
+        """Counts, the model, and bytes on disk."""
         return measure(self.path, self.catalog, self.identity)
 
     def finish(self) -> None:
-        """Marks the end of a run: caches, time of update, and last the manifest."""
+        """Ends a run: sets the time of the update, refreshes the caches, writes the manifest."""
         writer = CatalogWriter(self.catalog)
         with writer.transaction(visible=False):
             writer.set_meta("updated_at", manifest.now())
@@ -166,7 +167,7 @@ class Collection:
         self._write_manifest()
 
     def close(self) -> None:
-        """Lets go of the files and of the writer's lock."""
+        """Closes the catalog and releases the writer's lock."""
         self._engine = None
         self.catalog.close()
         if self._lock is not None:
@@ -184,11 +185,12 @@ class Collection:
         self.close()
 
     def _prepare(self, new: bool) -> None:
+        """Creates the tables of a new index, and removes what a killed writer left behind."""
         if new:
             writer, moment = CatalogWriter(self.catalog), manifest.now()
             identity = Identity.of(self.model)
             with writer.transaction():
-                for array in first_arrays(self.path, identity):
+                for array in empty_arrays(self.path, identity):
                     writer.set_array(array)
                 writer.set_meta("created_at", moment)
                 writer.set_meta("updated_at", moment)
@@ -196,7 +198,7 @@ class Collection:
         arrays = [self.catalog.array(name) for name in ARRAYS]
         remove_unreferenced(self.path, arrays)
         for array in arrays:
-            array.trimmed()
+            array.trim()
         self._write_manifest()
 
     def _write_manifest(self) -> None:
@@ -213,13 +215,13 @@ class Collection:
 
 
 def default_index_path() -> Path:
-    """$CAPSEARCH_INDEX, or "default" in the user's data directory."""
+    """$CAPSEARCH_INDEX if set, else "default" in the user's data directory."""
     chosen = os.environ.get("CAPSEARCH_INDEX")
     return Path(chosen).expanduser() if chosen else user_data_path("capsearch") / "default"
 
 
-def first_arrays(folder: Path, identity: Identity, generation: int = 1) -> list[VectorFile]:
-    """Empty arrays of the widths a model needs."""
+def empty_arrays(folder: Path, identity: Identity, generation: int = 1) -> list[VectorFile]:
+    """Empty vector files of the widths that a model needs."""
     return [
         VectorFile(folder, name, generation, dtype, getattr(identity, dimension), 0)
         for name, (dtype, dimension) in ARRAYS.items()

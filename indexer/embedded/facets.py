@@ -1,4 +1,4 @@
-"""What a collection can be pruned by: its tags, folders, dates and captions, with counts."""
+"""The values a collection can be filtered by: tags, folders, dates and captions, with counts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from capsearch.engine.records import GENERATED, Filters
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 
-MAX_CHOICES = 500  # tags or folders in one list; the rarest are left out
+MAX_CHOICES = 500  # tags or folders in one list; the rarest values are left out
 
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """One choice, and how many images it leaves."""
+    """One value of a filter, and how many images pass it."""
 
     value: str
     images: int
@@ -25,10 +25,10 @@ class Facet:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """All choices; most images first, then by name."""
+    """All values; those with most images first, then by name; folders by path."""
 
     tags: tuple[Facet, ...]
-    folders: tuple[Facet, ...]  # absolute, counting what lies anywhere below
+    folders: tuple[Facet, ...]  # absolute; counts include all subfolders
     caption_languages: tuple[Facet, ...]
     written_by: tuple[Facet, ...]  # "people", "models"
     earliest: date | None
@@ -36,7 +36,7 @@ class Facets:
 
 
 def facets(catalog: SqliteCatalog) -> Facets:
-    """Counts over the whole collection."""
+    """The facets of the whole collection."""
     earliest, latest = catalog.rows("SELECT min(taken_at), max(taken_at) FROM images")[0]
     return Facets(
         tags=_counted(
@@ -63,7 +63,7 @@ def facets(catalog: SqliteCatalog) -> Facets:
 def newest(
     catalog: SqliteCatalog, filters: Filters, limit: int, offset: int = 0
 ) -> tuple[str, ...]:
-    """Image ids by the date they were taken, latest first, undated last; ties by id."""
+    """Image ids by capture date, latest first, undated ones last; ties by id."""
     rows = catalog.rows("SELECT id FROM images ORDER BY taken_at IS NULL, taken_at DESC, id")
     allowed = catalog.select(filters) if filters else None
     ids = [row[0] for row in rows if allowed is None or row[0] in allowed]
@@ -75,18 +75,18 @@ def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:
 
 
 def _folders(catalog: SqliteCatalog) -> tuple[Facet, ...]:
-    """Every folder from the roots down that holds images, in the order of paths."""
+    """Every folder below the roots (and the roots) that contains images, sorted by path."""
     roots = {str(root) for root in catalog.roots()}
     images: dict[str, set[str]] = {}
-    for path, image_id in catalog.rows("SELECT path, image_id FROM files"):
-        for folder in _above(path, roots):
+    for path, image_id in catalog.image_paths():
+        for folder in _parents(path, roots):
             images.setdefault(folder, set()).add(image_id)
     counts = Counter({folder: len(ids) for folder, ids in images.items()})
-    return tuple(Facet(*one) for one in sorted(_commonest(counts)))
+    return tuple(Facet(*one) for one in sorted(_most_common(counts)))
 
 
-def _above(path: str, roots: Iterable[str]) -> Iterable[str]:
-    """The folders between a file and the root it was found under, the root included."""
+def _parents(path: str, roots: Iterable[str]) -> Iterable[str]:
+    """The folders from a file's own up to its root, the root included."""
     folder = os.path.dirname(path)  # noqa: PTH120 - a million paths: strings are ten times faster
     while folder not in roots:
         yield folder
@@ -97,7 +97,7 @@ def _above(path: str, roots: Iterable[str]) -> Iterable[str]:
     yield folder
 
 
-def _commonest(counts: Counter[str]) -> list[tuple[str, int]]:
+def _most_common(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:MAX_CHOICES]
 
 

@@ -1,7 +1,7 @@
-"""HNSW graphs kept beside large arrays, so that a search need not build them again.
+"""HNSW graphs cached on disk beside large vector files, so that a search need not build them.
 
-`NAME.faiss` belongs to one generation of one array; the catalog keeps its digest under
-"graph:NAME". Anything else under that name is not opened but built anew in memory.
+`NAME.faiss` belongs to one generation of one vector file. The catalog stores its digest under the
+key "graph:NAME"; a file with another digest is not opened, and the graph is built in memory.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
-_STALE_SHARE = 10  # a graph that lacks more than a tenth of the rows is written again
+_MAX_MISSING = 0.1  # of the rows; a cached graph that lacks more is written again
 
 
 def load(catalog: SqliteCatalog, array: VectorFile) -> nearest.Hnsw | None:
-    """The graph of an array, completed in memory; None for a small array or without a cache."""
-    known = _known(catalog, array)
-    if known is None or array.rows <= nearest.FLAT_LIMIT:
+    """The cached graph with later rows added in memory; None if there is none, or few rows."""
+    cached = _cached(catalog, array)
+    if cached is None or array.rows <= nearest.FLAT_LIMIT:
         return None
-    return nearest.load(array.view(), _path(array), known[0])
+    return nearest.load(array.view(), _path(array), cached[0])
 
 
 def refresh(writer: CatalogWriter, array: VectorFile) -> None:
-    """Writes the graph of a large array unless the one on disk still serves."""
+    """Writes the graph of a large vector file unless the cached one is recent enough."""
     if array.rows <= nearest.FLAT_LIMIT:
         _path(array).unlink(missing_ok=True)
         return
-    known = _known(writer.catalog, array)
-    if known and _path(array).is_file() and (array.rows - known[1]) * _STALE_SHARE < array.rows:
+    cached = _cached(writer.catalog, array)
+    if cached and _path(array).is_file() and array.rows - cached[1] < array.rows * _MAX_MISSING:
         return
     graph = load(writer.catalog, array) or nearest.Hnsw(array.view())
     digest = nearest.save(graph, _path(array))
@@ -40,8 +40,8 @@ def refresh(writer: CatalogWriter, array: VectorFile) -> None:
         writer.set_meta(f"graph:{array.name}", json.dumps(value))
 
 
-def _known(catalog: SqliteCatalog, array: VectorFile) -> tuple[str, int] | None:
-    """(digest, rows) of the graph last written for this generation."""
+def _cached(catalog: SqliteCatalog, array: VectorFile) -> tuple[str, int] | None:
+    """(digest, rows) of the graph cached for this generation, or None."""
     text = catalog.meta(f"graph:{array.name}")
     value = json.loads(text) if text else {}
     if value.get("generation") != array.generation:

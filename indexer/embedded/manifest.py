@@ -1,15 +1,14 @@
-"""Which models an index was made with, in the catalog and, for people, in manifest.json."""
+"""The model an index was built with: stored in the catalog, and in manifest.json for people."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from capsearch.encoders import atomic
 from capsearch.encoders.models import Model
-from capsearch.indexer.embedded.arrays import flush, flush_folder
 from capsearch.indexer.embedded.schema import SCHEMA
 
 NAME = "manifest.json"
@@ -17,9 +16,10 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What has to be equal for numbers to be comparable.
+    """What decides whether stored numbers can be compared.
 
-    Features are comparable within one backbone, vectors within one model.
+    Features are comparable when they come from the same backbone, vectors when they come from
+    the same model.
     """
 
     model: str
@@ -32,7 +32,7 @@ class Identity:
 
     @classmethod
     def of(cls, model: Model) -> Identity:
-        """The identity of what a model will write."""
+        """The identity of the vectors `model` produces."""
         image = model.image
         return cls(
             model.name,
@@ -46,22 +46,22 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """The identity that `text` was made of."""
+        """The inverse of `text()`."""
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        """As kept in the catalog."""
+        """The JSON stored in the catalog."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def same_backbone(self, other: Identity) -> bool:
-        """True when features of one serve the other: no photo needs to be opened again."""
+        """True when stored features can be reused: no image needs to be encoded again."""
         return (self.backbone_digest, self.feature_dimension) == (
             other.backbone_digest,
             other.feature_dimension,
         )
 
     def same_vectors(self, other: Identity) -> bool:
-        """True when vectors of one may lie beside the other's."""
+        """True when vectors of both may be in one index."""
         return (self.digest, self.dimension, self.caption_dimension) == (
             other.digest,
             other.dimension,
@@ -73,12 +73,12 @@ class Identity:
 
 
 def now() -> str:
-    """This moment as kept on disk."""
+    """The current UTC time as stored in the catalog and the manifest."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def write(folder: Path, identity: Identity, created_at: str, updated_at: str) -> None:
-    """Replaces manifest.json in one step. Comes last: who sees it sees a whole index."""
+    """Replaces manifest.json atomically. Called last, so that it only describes whole indexes."""
     content = {
         "schema": SCHEMA,
         "model": {"name": identity.model, "digest": identity.digest},
@@ -91,10 +91,4 @@ def write(folder: Path, identity: Identity, created_at: str, updated_at: str) ->
         "created_at": created_at,
         "updated_at": updated_at,
     }
-    temporary = folder / f"{NAME}.{os.getpid()}.tmp"
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, ensure_ascii=False)
-        file.flush()
-        flush(file.fileno())
-    temporary.replace(folder / NAME)
-    flush_folder(folder)
+    atomic.write_text(folder / NAME, json.dumps(content, indent=2, ensure_ascii=False))

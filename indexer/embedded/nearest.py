@@ -1,6 +1,7 @@
-"""Candidates by FAISS: Flat for up to 100,000 rows, HNSW above, on a GPU where there is one.
+"""Nearest rows by FAISS: an exact flat search up to 100,000 rows, an HNSW graph above.
 
-Thread counts and other global settings of FAISS are left as they are.
+The flat index is moved to the GPU where FAISS has one. A graph search is approximate: it may miss
+rows. Thread counts and other global settings of FAISS are not changed.
 """
 
 from __future__ import annotations
@@ -13,26 +14,31 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders import atomic
 from capsearch.engine.records import Vectors
-from capsearch.indexer.embedded.arrays import Rows, Slots, blocks, flush_folder
+from capsearch.indexer.embedded.arrays import Rows, Slots, blocks
 
 Mask: TypeAlias = NDArray[np.bool_]  # (rows,)
 
-FLAT_LIMIT = 100_000  # rows; up to here exact search is as quick as any
-_LINKS, _BUILD_EFFORT = 32, 200  # HNSW: 4d + 8M bytes a vector
-_MIN_EFFORT = 256
+FLAT_LIMIT = 100_000  # rows; up to this size an exact search is as fast as an approximate one
+_LINKS, _EF_CONSTRUCTION = 32, 200  # HNSW's M; a vector takes 4d + 8M bytes
+_MIN_EF_SEARCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Rows near a query, and a score that no row left out exceeds by more than rounding."""
+    """The best rows for a query, and the lowest score among them.
+
+    After an exact search no other row scores higher than `lowest` by more than rounding. After
+    a graph search one may: the graph can miss rows.
+    """
 
     slots: Slots
-    least: float
+    lowest: float
 
 
 class Flat:
-    """Exact: compares with every row."""
+    """Exact search: compares the query with every row."""
 
     def __init__(self, rows: Rows) -> None:
         index = _faiss().IndexFlatIP(rows.shape[1])
@@ -42,47 +48,53 @@ class Flat:
         self._index = _faiss().index_cpu_to_all_gpus(index) if self._on_gpu else index
 
     def nearest(self, query: Vectors, depth: int, mask: Mask | None) -> Nearest:
-        """The `depth` best rows. Selectors do not exist on a GPU: those searches scan."""
+        """The `depth` best rows where `mask` is True.
+
+        FAISS has no selectors on a GPU, so a masked search there scans the rows.
+        """
         if self._on_gpu and mask is not None:
             return scan(query, self._rows, depth, mask)
-        selector, held = _selector(mask)
-        return _found(self._index, query, depth, _faiss().SearchParameters(sel=selector), held)
+        selector, bits = _selector(mask)
+        return _search(self._index, query, depth, _faiss().SearchParameters(sel=selector), bits)
 
 
 class Hnsw:
-    """Approximate: walks a graph of neighbours. Small or deep searches are exact."""
+    """Approximate search on an HNSW graph, which may miss rows.
+
+    Searches among few rows, and searches for many of them, scan all rows and are exact.
+    """
 
     def __init__(self, rows: Rows, index: Any = None) -> None:
         if index is None:
             index = _faiss().IndexHNSWFlat(rows.shape[1], _LINKS, _faiss().METRIC_INNER_PRODUCT)
-            index.hnsw.efConstruction = _BUILD_EFFORT
+            index.hnsw.efConstruction = _EF_CONSTRUCTION
         _add(index, rows, index.ntotal)
         self._rows, self.index = rows, index
 
     def nearest(self, query: Vectors, depth: int, mask: Mask | None) -> Nearest:
-        """About the `depth` best rows.
+        """Approximately the best rows: `depth` of them, or efSearch of them when a graph is used.
 
-        The effort comes in steps of four, so that two depths within one step walk the same
-        way and the shorter answer begins the longer one.
+        efSearch grows in steps of a factor of four. Two depths within one step visit the same
+        nodes and return the same rows; a depth of another step may find rows that this missed.
         """
         total = len(self._rows) if mask is None else int(mask.sum())
-        effort = _MIN_EFFORT
-        while effort < depth:
-            effort *= 4
-        if total <= FLAT_LIMIT or 8 * effort > total:
+        ef_search = _MIN_EF_SEARCH
+        while ef_search < depth:
+            ef_search *= 4
+        if total <= FLAT_LIMIT or 8 * ef_search > total:
             return scan(query, self._rows, depth, mask)
-        selector, held = _selector(mask)
-        parameters = _faiss().SearchParametersHNSW(sel=selector, efSearch=effort)
-        return _found(self.index, query, effort, parameters, held)
+        selector, bits = _selector(mask)
+        parameters = _faiss().SearchParametersHNSW(sel=selector, efSearch=ef_search)
+        return _search(self.index, query, ef_search, parameters, bits)
 
 
 def build(rows: Rows) -> Flat | Hnsw:
-    """The index that suits the number of rows."""
+    """A flat index for up to FLAT_LIMIT rows, a graph for more."""
     return Flat(rows) if len(rows) <= FLAT_LIMIT else Hnsw(rows)
 
 
 def scan(query: Vectors, rows: Rows, depth: int, mask: Mask | None) -> Nearest:
-    """Exact search by plain arithmetic over the rows allowed."""
+    """Exact search with numpy over the rows where `mask` is True."""
     slots = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
     parts = [block.astype(np.float32) @ query for block in blocks(rows, slots)]
     scores = np.concatenate([np.empty(0, np.float32), *parts])
@@ -93,20 +105,17 @@ def scan(query: Vectors, rows: Rows, depth: int, mask: Mask | None) -> Nearest:
 
 
 def save(index: Hnsw, path: Path) -> str:
-    """Writes the graph as a cache; the digest that `load` wants to see again."""
-    temporary = path.with_suffix(".tmp")
-    _faiss().write_index(index.index, str(temporary))
-    digest = _digest(temporary)
-    temporary.replace(path)
-    flush_folder(path.parent)
-    return digest
+    """Writes the graph to `path`; returns the digest that `load` requires."""
+    with atomic.replacing(path) as temporary:
+        _faiss().write_index(index.index, str(temporary))
+        return _digest(temporary)
 
 
 def load(rows: Rows, path: Path, digest: str) -> Hnsw | None:
-    """The graph from a cache, brought up to date with rows added since.
+    """The graph from `path` with the rows appended since then added to it.
 
-    None when there is none or it is not the file that was written: FAISS files made by
-    someone else can do harm (faiss #5400), so only our own are ever opened.
+    None when there is no file, when its digest is another one, or when it does not fit `rows`.
+    A crafted FAISS file can corrupt memory (faiss #5400), so only files we wrote are opened.
     """
     if not path.is_file() or _digest(path) != digest:
         return None
@@ -116,7 +125,7 @@ def load(rows: Rows, path: Path, digest: str) -> Hnsw | None:
 
 
 def _faiss() -> Any:
-    """The library, opened when first needed; its type stubs lack most of what is used here."""
+    """The library, imported on first use; Any, as its type stubs lack most of what is used here."""
     import faiss
 
     return faiss
@@ -128,18 +137,18 @@ def _add(index: Any, rows: Rows, start: int) -> None:
 
 
 def _selector(mask: Mask | None) -> tuple[Any, Any]:
-    """A FAISS selector, and the memory it points into: keep both while searching."""
+    """A FAISS selector, and the bits it points to: hold on to both while searching."""
     if mask is None:
         return None, None
     bits = np.packbits(mask, bitorder="little")
     return _faiss().IDSelectorBitmap(bits), bits
 
 
-def _found(index: Any, query: Vectors, depth: int, parameters: Any, held: Any) -> Nearest:
+def _search(index: Any, query: Vectors, depth: int, parameters: Any, bits: Any) -> Nearest:
     row = np.ascontiguousarray(query, np.float32)[None]
     scores, slots = index.search(row, depth, params=parameters)
-    found = slots[0] >= 0
-    return Nearest(slots[0][found], float(scores[0][found].min(initial=np.inf)))
+    filled = slots[0] >= 0  # FAISS pads with -1 when it finds fewer rows
+    return Nearest(slots[0][filled], float(scores[0][filled].min(initial=np.inf)))
 
 
 def _digest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The catalog's tables, how they came to be, and how a connection to them is opened."""
+"""The catalog's tables, the migrations that create them, and connections to the database."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from capsearch.engine.errors import IndexProblem, SchemaTooNew
 
-# (name, statements): the number of migrations applied is the schema number. Never edit one
-# that has been released; add another.
+# (name, SQL statements). The schema number is the number of migrations applied. Never change the
+# statements of a released migration; append another.
 MIGRATIONS: tuple[tuple[str, str], ...] = (
     (
         "first tables",
@@ -23,25 +23,25 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
             width INTEGER NOT NULL, rows INTEGER NOT NULL
         ) WITHOUT ROWID;
         CREATE TABLE images (
-            id TEXT PRIMARY KEY,            -- BLAKE2b-128 of the bytes, hex
+            id TEXT PRIMARY KEY,            -- BLAKE2b-128 of the file's bytes, in hex
             width INTEGER NOT NULL, height INTEGER NOT NULL, size_bytes INTEGER NOT NULL,
             format TEXT NOT NULL, taken_at TEXT,
-            slot INTEGER UNIQUE             -- row in features and vectors; NULL: not embedded yet
+            slot INTEGER UNIQUE             -- row in features and vectors; NULL: not encoded yet
         ) WITHOUT ROWID;
         CREATE TABLE files (
             path TEXT PRIMARY KEY,
             image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
             mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
-            sidecars TEXT NOT NULL          -- names, times and sizes of the caption files beside it
+            sidecars TEXT NOT NULL          -- names, times and sizes of its sidecar files
         ) WITHOUT ROWID;
         CREATE INDEX files_by_image ON files(image_id);
         CREATE TABLE captions (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
             image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
             text TEXT NOT NULL, language TEXT NOT NULL, source TEXT NOT NULL,
-            origin TEXT NOT NULL,           -- image file (sidecar), captions file, or ''
-            encoded INTEGER NOT NULL DEFAULT 0,
-            slot INTEGER UNIQUE,            -- row in captions; NULL: not encoded, or not understood
+            origin TEXT NOT NULL,           -- path of the image (sidecar) or captions file, or ''
+            encoded INTEGER NOT NULL DEFAULT 0,  -- 1 once the text encoder has read it
+            slot INTEGER UNIQUE,            -- row in captions; NULL: not encoded, or no known token
             UNIQUE (image_id, source, origin, text)
         );
         CREATE INDEX captions_to_encode ON captions(id) WHERE encoded = 0;
@@ -61,13 +61,13 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
     ),
 )
 SCHEMA = len(MIGRATIONS)
-_BUSY_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def connect(path: Path, write: bool) -> sqlite3.Connection:
-    """A connection to the catalog at `path`; the writer's creates and migrates it.
+    """A connection to the catalog at `path`. With `write`, it is created or migrated first.
 
-    SchemaTooNew for one made by a newer capsearch, IndexProblem for what is no catalog.
+    SchemaTooNew when a newer capsearch wrote it, IndexProblem when the file is no database.
     """
     try:
         connection = _connect(path, write)
@@ -86,14 +86,14 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
 
 
 def _connect(path: Path, write: bool) -> sqlite3.Connection:
-    # On a read-only disk SQLite cannot make the files WAL needs, and nobody else writes there.
-    frozen = not write and not os.access(path.parent, os.W_OK)
-    options = "mode=rwc" if write else "immutable=1" if frozen else "mode=ro"
+    # On a read-only disk SQLite cannot create the files WAL needs, and no process writes there.
+    read_only = not write and not os.access(path.parent, os.W_OK)
+    options = "mode=rwc" if write else "immutable=1" if read_only else "mode=ro"
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?{options}",
         uri=True,
-        timeout=_BUSY_S,
-        isolation_level=None,  # transactions are begun and committed by name
+        timeout=_TIMEOUT_S,
+        isolation_level=None,  # transactions are begun and committed explicitly
         check_same_thread=False,
     )
     connection.execute("PRAGMA foreign_keys = ON")
@@ -104,7 +104,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, number: int) -> None:
-    for at, (name, statements) in enumerate(MIGRATIONS[number:], start=number + 1):
+    for migration, (name, statements) in enumerate(MIGRATIONS[number:], start=number + 1):
         moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
         connection.executescript(
             f"""
@@ -113,8 +113,8 @@ def _migrate(connection: sqlite3.Connection, number: int) -> None:
                 number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL
             );
             {statements}
-            INSERT INTO migrations VALUES ({at}, '{name}', '{moment}');
-            PRAGMA user_version = {at};
+            INSERT INTO migrations VALUES ({migration}, '{name}', '{moment}');
+            PRAGMA user_version = {migration};
             COMMIT;
             """
         )

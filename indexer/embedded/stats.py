@@ -1,4 +1,4 @@
-"""What an index holds and how large it is."""
+"""Statistics of an index: counts, models, and bytes on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTS = ("catalog", "features", "vectors", "captions", THUMBNAILS, "cache")
 
 @dataclass(frozen=True, slots=True)
 class CollectionStats:
-    """What an index holds and how large it is."""
+    """Counts of an index's contents, its bytes on disk, and the model it was built with."""
 
     images: int
     files: int
@@ -37,7 +37,7 @@ class CollectionStats:
 
 
 def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> CollectionStats:
-    """Counts what the catalog holds and what lies under `path`."""
+    """Counts the rows of the catalog and the bytes of the files in `path`."""
 
     def count(table: str) -> int:
         return int(catalog.rows(f"SELECT count(*) FROM {table}")[0][0])
@@ -63,7 +63,7 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
 
 
 def _by(catalog: SqliteCatalog, table: str, column: str) -> dict[str, int]:
-    """How many rows have each value of a column, the most frequent first."""
+    """The number of rows for each value of a column, the most frequent value first."""
     sql = f"SELECT {column}, count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1"
     return dict(catalog.rows(sql))
 
@@ -77,6 +77,6 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _part(file: Path) -> str:
-    """The part of an index a file belongs to: thumbnails/..., catalog.sqlite-wal, vectors-1.f32."""
+    """The entry of _PARTS for a file such as thumbnails/..., catalog.sqlite-wal, vectors-1.f32."""
     first = file.parts[0].split("-")[0].removesuffix(".sqlite")
     return first if first in _PARTS else "cache"

@@ -1,4 +1,4 @@
-"""Vector search over the arrays on disk: FAISS finds candidates, float arithmetic ranks them."""
+"""Vector search over a vector file: FAISS finds candidates, scores from the rows rank them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from capsearch.indexer.embedded.arrays import Rows, Slots, blocks
 from capsearch.indexer.embedded.nearest import Mask, Nearest, build
 
 _MIN_DEPTH = 64
-_ROUNDING = 1e-5  # FAISS sums in another order than we do; scores closer than this may swap
+_ROUNDING = 1e-5  # FAISS sums in another order; scores closer than this may swap
 
 
 class Searcher(Protocol):
-    """Finds the rows nearest to a query."""
+    """Finds the rows with the highest inner product with a query."""
 
     def nearest(self, query: Vectors, depth: int, mask: Mask | None) -> Nearest:
-        """At most `depth` rows and the least score among them."""
+        """About `depth` of the best rows where `mask` is True, and the lowest score among them."""
         ...
 
 
 class FaissIndex:
-    """engine.protocols.VectorIndex over an array whose rows belong to images.
+    """engine.protocols.VectorIndex over the rows of a vector file.
 
-    `slots[n]` is the row of entry n, `owners[n]` its image, `items[n]` its number. Rows that
-    no entry names are holes. FAISS only proposes: every score is computed from the row itself,
-    the same way wherever it stands, so that ties are exact and come in the order of ids.
+    Entry n is row `slots[n]`, belongs to image `owners[n]` and has the number `items[n]`. Rows
+    without an entry are unused and never found. FAISS only selects candidates; their scores are
+    computed by `exact_scores`, so that equal rows tie exactly and are ordered by image id. Up to
+    nearest.FLAT_LIMIT rows the result is exact; above that, candidates come from an HNSW graph,
+    which may miss images.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class FaissIndex:
         self._rows, self._slots, self._items = rows, slots, items
         self._ids = sorted(set(owners))
         ranks = {image_id: rank for rank, image_id in enumerate(self._ids)}
-        self._ranks = np.array([ranks[owner] for owner in owners], np.int64)  # id order
+        self._ranks = np.array(
+            [ranks[owner] for owner in owners], np.int64
+        )  # position in self._ids
         self._entry_of_slot = np.full(len(rows), -1, np.int64)
         self._entry_of_slot[slots] = np.arange(len(slots))
         self._given = searcher
@@ -55,22 +59,27 @@ class FaissIndex:
     def search(
         self, query: Vectors, count: int, allowed: Collection[str] | None = None
     ) -> tuple[Match, ...]:
-        """The `count` best images, each once with its best item; ties by image id."""
+        """The `count` best images, each once with its best item; ties by image id.
+
+        With an exact searcher a smaller `count` gives the beginning of the same list. With a
+        graph that holds only while both counts lead to the same efSearch.
+        """
         mask = self._mask(allowed)
         total = len(self._rows) if mask is None else int(mask.sum())
         depth = min(max(2 * count, _MIN_DEPTH), total)
         while depth > 0:
             found = self._searcher.nearest(query, depth, mask)
             matches = self._best(query, self._entry_of_slot[found.slots])
-            # An image beyond the depth scores at most what FAISS returned last.
-            settled = len(matches) >= count and matches[count - 1].score > found.least + _ROUNDING
-            if depth >= total or settled:
+            # Images that FAISS did not return score at most `lowest` (if the search was exact).
+            threshold = found.lowest + _ROUNDING
+            complete = len(matches) >= count and matches[count - 1].score > threshold
+            if depth >= total or complete:
                 return matches[:count]
             depth = min(4 * depth, total)
         return ()
 
     def scores(self, query: Vectors, image_ids: Sequence[str]) -> Mapping[str, Match]:
-        """Exact matches of given images; those that own no vector are left out."""
+        """Each given image's best match by `exact_scores`; images without a vector are left out."""
         entries = [entry for one in set(image_ids) for entry in self._entries_of.get(one, ())]
         matches = self._best(query, np.array(entries, np.int64))
         return {match.image_id: match for match in matches}
@@ -95,7 +104,7 @@ class FaissIndex:
         return entries
 
     def _mask(self, allowed: Collection[str] | None) -> Mask | None:
-        """(rows,) True where a row may be found; None when all may."""
+        """(rows,) True where a row may be returned; None when all rows may."""
         if allowed is None and len(self._slots) == len(self._rows):
             return None
         mask: Mask = np.zeros(len(self._rows), bool)
@@ -120,10 +129,10 @@ class FaissIndex:
 
 
 def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float32]:
-    """(n,) inner products that depend on query and row alone.
+    """(n,) inner products of `query` with the rows at `slots`, the same for a row in any batch.
 
-    A matrix product may sum a row differently according to its neighbours; products summed
-    row by row in float64 and rounded to float32 cannot.
+    A matrix product may sum a row in another order depending on the rows around it. Here each
+    row is multiplied and summed by itself in float64, then rounded to float32.
     """
     wide = query.astype(np.float64)
     parts = [(block.astype(np.float64) * wide).sum(axis=1) for block in blocks(rows, slots)]

@@ -1,1 +1,1 @@
-"""What lies in people's folders: image files, captions files, metadata."""
+"""Sources of an index: image files, their metadata, and caption files."""

@@ -1,35 +1,35 @@
-"""Which image a captions file means by a file name."""
+"""Matching the file names in a captions file with indexed images."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.sources.captions import NamedCaption
 
 
 def matched(
-    catalog: SqliteCatalog, origin: Path, captions: Sequence[NamedCaption]
+    image_paths: Iterable[tuple[str, str]], origin: Path, captions: Sequence[NamedCaption]
 ) -> tuple[list[tuple[str, NamedCaption]], int]:
-    """(image id, caption) pairs, and how many captions name no image, or several.
+    """(image id, caption) pairs, and the number of captions that match no image or several.
 
-    A name is looked up from the captions file's own folder first; otherwise it means the one
-    image whose path ends with it, folder by folder.
+    `image_paths` has (path, image id) of every indexed file, `origin` is the captions file. A
+    name is first resolved from the folder of `origin`. Otherwise it matches the files whose last
+    path components equal it; if these are different images, the caption stays unmatched.
     """
     by_name: dict[str, dict[str, str]] = defaultdict(dict)
-    for path, image_id in catalog.rows("SELECT path, image_id FROM files ORDER BY path"):
+    for path, image_id in image_paths:
         by_name[PurePath(path).name][path] = image_id
     pairs = []
-    for one in captions:
-        image_id = _meant(origin.parent, one.file, by_name)
-        if image_id is not None:
-            pairs.append((image_id, one))
+    for caption in captions:
+        match = _match(origin.parent, caption.file, by_name)
+        if match is not None:
+            pairs.append((match, caption))
     return pairs, len(captions) - len(pairs)
 
 
-def _meant(folder: Path, file: str, by_name: Mapping[str, Mapping[str, str]]) -> str | None:
+def _match(folder: Path, file: str, by_name: Mapping[str, Mapping[str, str]]) -> str | None:
     name = PurePath(file.replace("\\", "/"))
     candidates = by_name.get(name.name, {})
     beside = candidates.get(str((folder / name).resolve()))

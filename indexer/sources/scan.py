@@ -1,4 +1,4 @@
-"""Which files are images, and which sidecar files say something about them."""
+"""Finding image files in folders, and the sidecar files with captions beside them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES, heif_s
 from capsearch.engine.errors import RootUnavailable
 
 SIDECARS = (".txt", ".json")
-_INDEX_FILES = frozenset({"catalog.sqlite", "manifest.json"})  # a folder with both is an index
+_INDEX_FILES = frozenset(
+    {"catalog.sqlite", "manifest.json"}
+)  # a folder that contains both is an index
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder that is not in the index, and why."""
+    """A file or folder that was not indexed, and the reason."""
 
     path: str
     reason: str
@@ -25,10 +27,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image file as its folder lists it.
+    """An image file as listed in its folder, not opened yet.
 
-    `sidecars` names each caption file beside it as (path, mtime_ns, size): a caption edited
-    later is noticed without opening the image.
+    `sidecars` has (path, mtime_ns, size) of each caption file beside it, so that an edited
+    caption is noticed without opening the image.
     """
 
     path: str
@@ -36,27 +38,27 @@ class ImageFile:
     size: int
     sidecars: tuple[tuple[str, int, int], ...] = ()
 
-    def unsettled(self) -> ImageFile:
-        """The same without its sidecars' state, so that the next run reads them again."""
+    def without_sidecars(self) -> ImageFile:
+        """The same file with no sidecar state, so that the next run reads the sidecars again."""
         return replace(self, sidecars=())
 
     @property
-    def stamp(self) -> str:
-        """The sidecars' state as one comparable string."""
+    def sidecar_state(self) -> str:
+        """The names, times and sizes of the sidecars as one string."""
         return ";".join(f"{Path(path).name}:{mtime}:{size}" for path, mtime, size in self.sidecars)
 
 
 @dataclass(slots=True)
 class Scan:
-    """All images under some roots in the order of their paths.
+    """All image files under some roots, sorted by path.
 
-    `unread` are folders and files that are there but could not be looked at: whether a
-    image is gone from them nobody knows.
+    `unreadable` lists folders and files that exist but could not be read. Images known to be
+    there must not be removed from the index.
     """
 
-    found: list[ImageFile] = field(default_factory=list)
+    files: list[ImageFile] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
 
 def scan(
@@ -65,12 +67,12 @@ def scan(
     avoid: Path | None = None,
     follow_symlinks: bool = False,
 ) -> Scan:
-    """Everything that looks like an image under `roots`, each file once.
+    """All files under `roots` with the suffix of an image, each once.
 
-    Hidden files and folders, what matches an `exclude` glob (by name, by path from the root,
-    or by whole path), the folder `avoid` and other indexes are left out. Linked folders are
-    entered only with `follow_symlinks`, and none twice. RootUnavailable for a root that is
-    not there.
+    Left out are hidden files and folders, those that match an `exclude` glob (by name, by path
+    relative to the root, or by absolute path), the folder `avoid`, and any index. Symbolic links
+    to folders are followed only with `follow_symlinks`; no folder is entered twice.
+    RootUnavailable when a root does not exist.
     """
     result = Scan()
     walk = _Walk(
@@ -78,18 +80,18 @@ def scan(
     )
     for root in outermost(roots):
         walk.root(root)
-    result.found.sort(key=lambda one: one.path)
-    result.skipped.sort(key=lambda one: one.path)
+    result.files.sort(key=lambda file: file.path)
+    result.skipped.sort(key=lambda skipped: skipped.path)
     return result
 
 
 def outermost(roots: Sequence[Path]) -> tuple[Path, ...]:
-    """The roots as absolute real paths, sorted, without those that lie inside another."""
-    kept: list[Path] = []
+    """The roots as resolved absolute paths, sorted, without those inside another root."""
+    outer_roots: list[Path] = []
     for root in sorted({root.expanduser().resolve() for root in roots}):
-        if not any(root.is_relative_to(outer) for outer in kept):
-            kept.append(root)
-    return tuple(kept)
+        if not any(root.is_relative_to(outer) for outer in outer_roots):
+            outer_roots.append(root)
+    return tuple(outer_roots)
 
 
 @dataclass(slots=True)
@@ -103,17 +105,17 @@ class _Walk:
     def root(self, root: Path) -> None:
         if not root.exists():
             raise RootUnavailable(
-                f"{root} is not there; the index was left as it is. "
+                f"{root} does not exist; the index was not changed. "
                 "Mount the drive or correct the path, then run `capsearch index` again"
             )
         if root.is_dir():
             self._folder(str(root), str(root))
         else:
             siblings = self._list(str(root.parent)) or []
-            self._files([one for one in siblings if one.path == str(root)], siblings)
+            self._files([entry for entry in siblings if entry.path == str(root)], siblings)
 
     def _folder(self, top: str, root: str) -> None:
-        pending = [top]  # an explicit stack: folders may nest deeper than Python recurses
+        pending = [top]  # a stack: folders may nest deeper than Python's recursion limit
         while pending:
             folder = pending.pop()
             if not self._first_visit(folder):
@@ -122,9 +124,11 @@ class _Walk:
             if entries is None or {entry.name for entry in entries} >= _INDEX_FILES:
                 continue
             wanted = [
-                one for one in entries if not self._left_out(one, root) and self._nameable(one)
+                entry
+                for entry in entries
+                if not self._excluded(entry, root) and self._has_text_name(entry)
             ]
-            pending.extend(one.path for one in wanted if self._is_folder(one))
+            pending.extend(entry.path for entry in wanted if self._is_folder(entry))
             self._files(wanted, entries)
 
     def _first_visit(self, folder: str) -> bool:
@@ -133,7 +137,7 @@ class _Walk:
         try:
             status = Path(folder).stat()
         except OSError as problem:
-            self._unread(folder, problem)
+            self._add_unreadable(folder, problem)
             return False
         identity = (status.st_dev, status.st_ino)
         new = identity not in self.entered
@@ -145,23 +149,23 @@ class _Walk:
             with os.scandir(folder) as entries:
                 return sorted(entries, key=lambda entry: entry.name)
         except OSError as problem:
-            self._unread(folder, problem)
+            self._add_unreadable(folder, problem)
             return None
 
-    def _unread(self, folder: str, problem: OSError) -> None:
-        self.result.unread.append(folder)
+    def _add_unreadable(self, folder: str, problem: OSError) -> None:
+        self.result.unreadable.append(folder)
         reason = f"folder cannot be read: {problem.strerror or problem}"
         self.result.skipped.append(Skipped(folder, reason))
 
-    def _left_out(self, entry: os.DirEntry[str], root: str) -> bool:
+    def _excluded(self, entry: os.DirEntry[str], root: str) -> bool:
         if entry.name.startswith("."):
             return True
         relative = os.path.relpath(entry.path, root).replace(os.sep, "/")
         names = (entry.name, relative, entry.path)
         return any(fnmatch(name, glob.rstrip("/")) for glob in self.exclude for name in names)
 
-    def _nameable(self, entry: os.DirEntry[str]) -> bool:
-        """File names on Linux may be any bytes; the catalog keeps text."""
+    def _has_text_name(self, entry: os.DirEntry[str]) -> bool:
+        """False, and skipped, for a name that is not UTF-8: the catalog stores text only."""
         try:
             entry.name.encode()
         except UnicodeEncodeError:
@@ -185,27 +189,27 @@ class _Walk:
             if suffix in HEIF_SUFFIXES and not heif_supported():
                 reason = "HEIC needs an extra: pip install 'capsearch[heif]'"
                 self.result.skipped.append(Skipped(entry.path, reason))
-                self.result.unread.append(entry.path)
+                self.result.unreadable.append(entry.path)
             elif suffix in IMAGE_SUFFIXES | HEIF_SUFFIXES:
                 self._image(entry, by_name)
 
     def _image(self, entry: os.DirEntry[str], by_name: dict[str, os.DirEntry[str]]) -> None:
         try:
             status = entry.stat()
-        except OSError as problem:  # a link to nowhere, a loop of links, or just deleted
+        except OSError as problem:  # a broken link, a loop of links, or deleted meanwhile
             reason = f"cannot be read: {problem.strerror or problem}"
             self.result.skipped.append(Skipped(entry.path, reason))
             if not isinstance(problem, FileNotFoundError):
-                self.result.unread.append(entry.path)
+                self.result.unreadable.append(entry.path)
             return
         if entry.is_file():
             sidecars = tuple(_sidecars(entry.name, by_name))
-            found = ImageFile(entry.path, status.st_mtime_ns, status.st_size, sidecars)
-            self.result.found.append(found)
+            file = ImageFile(entry.path, status.st_mtime_ns, status.st_size, sidecars)
+            self.result.files.append(file)
 
 
 def _sidecars(name: str, by_name: dict[str, os.DirEntry[str]]) -> Iterator[tuple[str, int, int]]:
-    """NAME.txt, NAME.json, and the same with the image's own suffix kept."""
+    """(path, mtime_ns, size) of NAME.txt, NAME.json, NAME.jpg.txt and NAME.jpg.json."""
     for base in (PurePath(name).stem, name):
         for suffix in SIDECARS:
             entry = by_name.get(base + suffix)

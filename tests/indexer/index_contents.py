@@ -1,4 +1,4 @@
-"""What an index holds, in the few words tests need."""
+"""The contents of an index in the short forms that tests compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain arrays on disk: appended, trimmed, rewritten, never left half-written."""
+"""Vector files: appending, trimming, rewriting, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def empty(tmp_path) -> VectorFile:
     return VectorFile(tmp_path, "vectors", 1, "<f4", 2, 0)
 
 
-def test_an_empty_array_needs_no_file(empty):
+def test_an_empty_vector_file_need_not_exist(empty):
     assert empty.view().shape == (0, 2)
 
 
@@ -27,7 +27,7 @@ def test_rows_come_back_in_the_order_they_were_appended(empty):
     assert array.path.read_bytes() == np.arange(1, 7, dtype="<f4").tobytes()
 
 
-def test_half_precision_takes_two_bytes_a_number(tmp_path):
+def test_half_precision_takes_two_bytes_per_number(tmp_path):
     array = VectorFile(tmp_path, "features", 1, "<f2", 3, 0).appended(np.ones((4, 3)))
     assert array.path.name == "features-1.f16"
     assert array.path.stat().st_size == 4 * 3 * 2
@@ -38,14 +38,14 @@ def test_rows_of_another_width_are_refused(empty):
         empty.appended(np.ones((1, 3)))
 
 
-def test_what_a_killed_process_left_behind_is_cut_off(empty):
+def test_rows_that_were_never_committed_are_cut_off(empty):
     array = empty.appended(np.ones((2, 2)))
-    array.appended(np.zeros((5, 2)))  # never committed: `array` does not know of it
-    array.trimmed()
+    array.appended(np.zeros((5, 2)))  # never committed: `array` does not count them
+    array.trim()
     assert array.path.stat().st_size == 2 * 2 * 4
 
 
-def test_appending_overwrites_an_uncommitted_tail(empty):
+def test_appending_overwrites_uncommitted_rows(empty):
     array = empty.appended(np.ones((1, 2)))
     array.appended(np.zeros((5, 2)))
     again = array.appended(np.full((1, 2), 7))
@@ -53,7 +53,7 @@ def test_appending_overwrites_an_uncommitted_tail(empty):
     assert again.path.stat().st_size == 2 * 2 * 4
 
 
-def test_a_file_shorter_than_the_catalog_says_is_an_error_with_advice(empty):
+def test_a_file_with_fewer_rows_than_the_catalog_counts_is_an_error_with_advice(empty):
     array = empty.appended(np.ones((2, 2)))
     with pytest.raises(IndexProblem, match="too short; run `capsearch index --rebuild`"):
         replace(array, rows=3).view()
@@ -62,7 +62,7 @@ def test_a_file_shorter_than_the_catalog_says_is_an_error_with_advice(empty):
         array.view()
 
 
-def test_rewriting_makes_a_new_generation_and_leaves_the_old_one(empty):
+def test_rewriting_creates_a_new_generation_and_leaves_the_old_one(empty):
     old = empty.appended(np.arange(10).reshape(5, 2))
     new = old.rewritten(blocks(old.view(), np.array([0, 3])))
     assert (new.generation, new.rows, new.view().tolist()) == (2, 2, [[0, 1], [6, 7]])
@@ -76,7 +76,7 @@ def test_blocks_are_bounded_and_in_order():
     assert np.concatenate(parts).ravel().tolist() == [9, 1, 2, 3, 4]
 
 
-def test_files_the_catalog_does_not_name_are_removed(empty, tmp_path):
+def test_unreferenced_files_are_removed(empty, tmp_path):
     array = empty.appended(np.ones((1, 2)))
     for name in ("vectors-2.f32", "captions-9.f16", "vectors-3.tmp", "vectors.tmp"):
         (tmp_path / name).write_bytes(b"x")

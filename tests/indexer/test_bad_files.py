@@ -1,4 +1,4 @@
-"""The folder of bad files: good ones are indexed, every bad one is named with its reason."""
+"""A folder with bad files: good ones are indexed, each bad one is reported with its reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     jpeg = saved(Image.fromarray(noise), "JPEG")
     frames = [Image.new("RGB", (16, 16), colour) for colour in (RED, BLUE)]
     (root / "truncated.jpg").write_bytes(jpeg[: len(jpeg) // 2])
-    (root / "text.jpg").write_text("hello, I am no image")
+    (root / "text.jpg").write_text("hello, this is no image")
     (root / "empty.jpg").touch()
     (root / "bomb.png").write_bytes(png_header(50_000, 50_000))
     (root / "dangling.jpg").symlink_to(root / "nowhere.jpg")
@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def deny_reading(monkeypatch, name: str) -> None:
-    """The superuser may read everything, so permissions are played."""
+    """Simulates missing permissions, which do not apply to the superuser."""
     read = Path.read_bytes
 
     def read_unless_denied(path: Path) -> bytes:
@@ -58,34 +58,34 @@ def deny_reading(monkeypatch, name: str) -> None:
 
 
 def reasons(summary) -> dict[str, str]:
-    return {Path(one.path).name: one.reason for one in summary.skipped}
+    return {Path(skipped.path).name: skipped.reason for skipped in summary.skipped}
 
 
-def assert_named(summary) -> None:
-    named = reasons(summary)
-    assert named.keys() == BAD.keys()
+def assert_reported(summary) -> None:
+    reported = reasons(summary)
+    assert reported.keys() == BAD.keys()
     for name, reason in BAD.items():
-        assert named[name].startswith(reason), name
+        assert reported[name].startswith(reason), name
 
 
-def test_good_files_are_indexed_and_bad_ones_named(collection, folder):
+def test_good_files_are_indexed_and_bad_ones_reported(collection, folder):
     summary = index(collection, [folder])
     assert summary.added == len(GOOD)
-    assert_named(summary)
+    assert_reported(summary)
     files = {Path(row[0]).name for row in collection.catalog.rows("SELECT path FROM files")}
     assert files == GOOD
 
 
-def test_bad_files_are_named_again_without_being_opened(collection, folder, monkeypatch):
+def test_bad_files_are_reported_again_without_being_opened(collection, folder, monkeypatch):
     index(collection, [folder])
     opened = []
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read(path))
-    assert_named(index(collection, [folder]))
-    assert opened == ["unreadable.png"]  # may have become readable: nothing else would tell
+    assert_reported(index(collection, [folder]))
+    assert opened == ["unreadable.png"]  # only opening it shows whether it has become readable
 
 
-def test_a_bad_file_that_was_mended_is_indexed(collection, folder):
+def test_a_bad_file_that_was_repaired_is_indexed(collection, folder):
     index(collection, [folder])
     (folder / "truncated.jpg").write_bytes(saved(Image.new("RGB", (16, 16), BLUE), "JPEG"))
     summary = index(collection, [folder])
@@ -93,7 +93,7 @@ def test_a_bad_file_that_was_mended_is_indexed(collection, folder):
     assert "truncated.jpg" not in reasons(summary)
 
 
-def test_a_bad_file_that_is_gone_is_named_no_more(collection, folder):
+def test_a_bad_file_that_was_deleted_is_no_longer_reported(collection, folder):
     index(collection, [folder])
     (folder / "text.jpg").unlink()
     assert "text.jpg" not in reasons(index(collection, [folder]))
@@ -114,16 +114,18 @@ def test_a_image_that_cannot_be_read_for_once_stays_in_the_index(
     assert index(collection, [image_folder]).added == 1
 
 
-def test_a_file_larger_than_any_image_is_refused_unread(collection, image_folder, monkeypatch):
+def test_a_file_that_is_too_large_is_refused_without_being_read(
+    collection, image_folder, monkeypatch
+):
     monkeypatch.setattr("capsearch.indexer.prepare.MAX_FILE_BYTES", 1 << 20)
     with (image_folder / "movie.jpg").open("wb") as file:
         file.truncate((1 << 20) + 1)
     assert reasons(index(collection, [image_folder])) == {
-        "movie.jpg": "more than 1 MB is no image we open"
+        "movie.jpg": "larger than 1 MB, which is not opened as an image"
     }
 
 
-def test_a_rebuild_gives_refused_files_another_chance(collection, image_folder, image):
+def test_a_rebuild_opens_refused_files_again(collection, image_folder, image):
     image(image_folder / "big.png", "white", size=64)
     small = IndexOptions(max_pixels=1000)
     assert reasons(index(collection, [image_folder], small)).keys() == {"big.png"}
@@ -131,7 +133,7 @@ def test_a_rebuild_gives_refused_files_another_chance(collection, image_folder, 
     assert index(collection, [image_folder], IndexOptions(rebuild=True)).skipped == ()
 
 
-def test_the_unicode_name_can_be_found(collection, folder):
+def test_a_file_with_a_unicode_name_can_be_found(collection, folder):
     index(collection, [folder])
     hit = collection.engine().search(Query("black", mode="cm")).hits[0]
     assert collection.catalog.images([hit.image_id])[hit.image_id].path.endswith("红色的猫 🐱.png")

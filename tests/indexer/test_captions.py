@@ -1,4 +1,4 @@
-"""Captions beside images: sidecars in their forms, COCO json, CSV, and clear refusals."""
+"""Captions beside images: sidecars, COCO JSON, CSV, and errors that name file and line."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from capsearch.indexer.sources.charsets import read_text
         ("un café", "latin-1"),
     ],
 )
-def test_text_is_read_in_the_encodings_people_use(text, encoding):
+def test_text_is_decoded_from_common_encodings(text, encoding):
     assert read_text(text.encode(encoding)) == text
 
 
-def test_big_endian_utf16_is_read_by_its_mark():
+def test_big_endian_utf16_is_decoded_by_its_byte_order_mark():
     assert read_text("\ufeff猫".encode("utf-16-be")) == "猫"
 
 
@@ -66,10 +66,10 @@ def test_each_line_of_a_txt_sidecar_is_a_caption_in_its_own_language(tmp_path):
         (7, []),
     ],
 )  # fmt: skip
-def test_a_json_sidecar_may_be_text_list_or_object(tmp_path, content, captions):
+def test_a_json_sidecar_may_be_string_list_or_object(tmp_path, content, captions):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    assert [(one.text, one.language) for one in read_sidecar(path)] == captions
+    assert [(caption.text, caption.language) for caption in read_sidecar(path)] == captions
 
 
 def test_a_broken_json_sidecar_names_its_line(tmp_path):
@@ -79,14 +79,14 @@ def test_a_broken_json_sidecar_names_its_line(tmp_path):
         read_sidecar(path)
 
 
-def test_a_json_nested_without_end_is_refused(tmp_path):
+def test_json_nested_too_deeply_is_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("[" * 100_000)
     with pytest.raises(InvalidCaptions, match=r"a\.json"):
         read_sidecar(path)
 
 
-def test_an_endless_sidecar_is_refused(tmp_path):
+def test_a_sidecar_that_is_too_large_is_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * (MAX_SIDECAR_BYTES + 1))
     with pytest.raises(InvalidCaptions, match="more than 1 MB is not a caption"):
@@ -104,7 +104,7 @@ def write_coco(tmp_path, images, annotations):
     return path
 
 
-def test_a_coco_json_names_images_by_file_name(tmp_path):
+def test_coco_json_names_images_by_file_name(tmp_path):
     path = write_coco(
         tmp_path,
         [{"id": 1, "file_name": "a.jpg"}, {"id": "b", "file_name": "sub/b.jpg"}],
@@ -134,12 +134,14 @@ def test_a_coco_json_names_images_by_file_name(tmp_path):
         (["a.jpg"], [], r"images\[0\] has no 'id'"),
     ],
 )
-def test_a_coco_json_with_something_missing_says_where(tmp_path, images, annotations, message):
+def test_coco_json_with_something_missing_is_refused_with_the_place(
+    tmp_path, images, annotations, message
+):
     with pytest.raises(InvalidCaptions, match=message):
         read_captions(write_coco(tmp_path, images, annotations))
 
 
-def test_a_json_that_is_no_coco_is_refused(tmp_path):
+def test_json_that_is_not_coco_is_refused(tmp_path):
     path = tmp_path / "list.json"
     path.write_text("[1, 2]")
     with pytest.raises(InvalidCaptions, match="a COCO captions json has a list 'images'"):
@@ -154,7 +156,7 @@ def test_a_json_that_is_no_coco_is_refused(tmp_path):
         "path\tcaption\tother\na.jpg\ta cat\t1\nb.jpg\t一只狗\t2\n",
     ],
 )
-def test_a_table_has_a_header_and_any_usual_separator(tmp_path, table):
+def test_a_table_has_a_header_and_a_comma_semicolon_or_tab(tmp_path, table):
     path = tmp_path / "captions.csv"
     path.write_text(table, encoding="utf-8")
     assert read_captions(path) == (
@@ -166,7 +168,7 @@ def test_a_table_has_a_header_and_any_usual_separator(tmp_path, table):
 def test_a_table_may_state_languages_and_quote_commas_and_lines(tmp_path):
     path = tmp_path / "captions.csv"
     path.write_text('file,caption,language\na.jpg,"one, two\nthree",\nb.jpg,子猫,ja\n', "utf-8")
-    assert [(one.caption.text, one.caption.language) for one in read_captions(path)] == [
+    assert [(named.caption.text, named.caption.language) for named in read_captions(path)] == [
         ("one, two three", "en"),
         ("子猫", "ja"),
     ]
@@ -175,25 +177,25 @@ def test_a_table_may_state_languages_and_quote_commas_and_lines(tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("picture,words\na.jpg,x\n", "line 1: no column named file or .* has picture, words"),
+        ("photo,words\na.jpg,x\n", "line 1: no column named file or .* has photo, words"),
         ("file,words\na.jpg,x\n", "line 1: no column named caption or"),
         ("", "line 1: no column named file .* the header has nothing"),
         ("file,caption\na.jpg,ok then\n,lost one\n", "line 3: no file name"),
         ("file,caption\na.jpg\n", "line 2: fewer columns than the header"),
     ],
 )  # fmt: skip
-def test_a_table_with_something_missing_names_the_line(tmp_path, table, message):
+def test_a_table_with_something_missing_is_refused_with_the_line(tmp_path, table, message):
     path = tmp_path / "captions.csv"
     path.write_text(table)
     with pytest.raises(InvalidCaptions, match=message):
         read_captions(path)
 
 
-def test_another_kind_of_file_is_refused_with_those_that_are_read(tmp_path):
+def test_another_kind_of_file_is_refused_with_the_kinds_that_are_read(tmp_path):
     with pytest.raises(InvalidCaptions, match=r"one of \.csv, \.json, \.tsv, not '\.xlsx'"):
         read_captions(tmp_path / "captions.xlsx")
 
 
-def test_a_captions_file_that_is_not_there_is_refused(tmp_path):
+def test_a_captions_file_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InvalidCaptions, match="cannot be read: No such file"):
         read_captions(tmp_path / "captions.csv")

@@ -1,4 +1,4 @@
-"""SQLite behind the contract of a catalog; schema numbers and migrations."""
+"""SqliteCatalog passes the catalog contract; schema numbers and migrations."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ class TestSqliteCatalog(CatalogContract):
                     writer.put_file(ImageFile(path, 1, record.size_bytes), record.id, ())
             for image_id, caption in captions:
                 writer._put_caption(image_id, "", caption)
-            # put_image replaces what files say; what models say is put by others.
         return catalog
 
     def number(self, catalog, at):
         return at + 1
 
-    def test_a_reader_sees_what_a_writer_committed(self):
+    def test_a_reader_reads_what_a_writer_committed(self):
         self.full()
         reader = SqliteCatalog(self.path)
         assert set(reader.images([A])) == {A}
@@ -55,21 +54,22 @@ class TestSqliteCatalog(CatalogContract):
         reader.close()
 
     def test_several_threads_may_read_at_once(self):
-        catalog, seen = self.full(), []
+        catalog, counts = self.full(), []
         threads = [
-            threading.Thread(target=lambda: seen.append(len(catalog.images([A])))) for _ in range(8)
+            threading.Thread(target=lambda: counts.append(len(catalog.images([A]))))
+            for _ in range(8)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert seen == [1] * 8
+        assert counts == [1] * 8
 
-    def test_a_caption_that_is_gone_asks_to_search_again(self):
+    def test_a_deleted_caption_is_an_error_with_advice_to_search_again(self):
         with pytest.raises(IndexProblem, match="changed during the search; search again"):
             self.full().caption(999)
 
-    def test_a_failed_transaction_leaves_nothing(self):
+    def test_a_failed_transaction_changes_nothing(self):
         catalog = self.full()
         writer, before = CatalogWriter(catalog), catalog.revision()
         with pytest.raises(RuntimeError), writer.transaction():
@@ -78,7 +78,7 @@ class TestSqliteCatalog(CatalogContract):
         assert len(catalog.images([A])[A].paths) == 2
         assert catalog.revision() == before
 
-    def test_only_changes_move_the_revision_on(self):
+    def test_only_changes_raise_the_revision(self):
         catalog = self.full()
         writer, before = CatalogWriter(catalog), catalog.revision()
         with writer.transaction():
@@ -88,7 +88,7 @@ class TestSqliteCatalog(CatalogContract):
             writer.remove_files(["/p/a.jpg"])
         assert catalog.revision() == before + 1
 
-    def test_a_image_without_files_is_not_shown_and_goes_with_its_captions(self):
+    def test_an_image_without_files_is_not_returned_and_is_deleted_with_its_captions(self):
         catalog = self.full()
         writer = CatalogWriter(catalog)
         with writer.transaction():
@@ -106,7 +106,7 @@ def test_a_file_of_an_unknown_image_is_refused_by_the_database(tmp_path):
         writer.put_file(ImageFile("/p/x.jpg", 1, 1), "unknown", ())
 
 
-def test_a_new_catalog_has_the_newest_schema_and_says_how_it_came_to_it(tmp_path):
+def test_a_new_catalog_has_the_newest_schema_and_lists_its_migrations(tmp_path):
     connection = connect(tmp_path / "catalog.sqlite", write=True)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -1,4 +1,4 @@
-"""An index directory: opening, locking, models, statistics, manifest."""
+"""Collection: opening, locking, model checks, statistics, manifest, caches."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def test_a_reader_finds_what_a_writer_indexed(where, fake_model):
         assert len(collection.engine().search(Query("red")).hits) == 4
 
 
-def test_a_missing_index_says_how_to_make_one(tmp_path, fake_model):
+def test_a_missing_index_is_an_error_with_the_command_that_makes_one(tmp_path, fake_model):
     with pytest.raises(IndexMissing, match="make one with `capsearch index FOLDER`"):
         Collection.open(tmp_path / "nowhere", fake_model)
 
 
-def test_a_catalog_that_was_never_finished_is_no_index(tmp_path, fake_model):
+def test_a_catalog_without_tables_is_not_an_index(tmp_path, fake_model):
     sqlite3.connect(tmp_path / "catalog.sqlite").close()
     with pytest.raises(IndexMissing):
         Collection.open(tmp_path, fake_model)
 
 
-def test_an_empty_index_says_how_to_fill_it(tmp_path, fake_model):
+def test_an_empty_index_is_an_error_with_the_command_that_fills_it(tmp_path, fake_model):
     with (
         Collection.create(tmp_path / "index", fake_model) as collection,
         pytest.raises(IndexEmpty, match="holds no images; add some with"),
@@ -56,7 +56,7 @@ def test_an_empty_index_says_how_to_fill_it(tmp_path, fake_model):
         collection.engine()
 
 
-def test_a_newer_schema_is_refused_and_the_lock_is_free_again(where, fake_model):
+def test_a_newer_schema_is_refused_and_the_lock_is_released(where, fake_model):
     connection = sqlite3.connect(where / "catalog.sqlite")
     connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     connection.close()
@@ -76,40 +76,40 @@ def test_one_process_writes_at_a_time_and_others_may_read(where, fake_model):
     Collection.create(where, fake_model).close()
 
 
-def test_another_model_is_refused_with_both_names_and_the_way_out(where, make_model):
+def test_another_model_is_refused_with_both_names_and_the_commands_to_use(where, make_model):
     with pytest.raises(ModelMismatch) as caught:
         Collection.open(where, make_model(turn=3))
     message = str(caught.value)
     assert "was built with fake@" in message and "this is fake-3@" in message
     assert message.endswith(
-        "`capsearch index --model fake-3 --rebuild` (photos are not opened again)"
+        "`capsearch index --model fake-3 --rebuild` (images are not encoded again)"
         " or search with --model fake"
     )
 
 
-def test_another_backbone_says_that_every_photo_is_read(where, make_model):
-    with pytest.raises(ModelMismatch, match="every photo is read"):
+def test_the_error_for_another_backbone_warns_that_every_image_is_encoded_again(where, make_model):
+    with pytest.raises(ModelMismatch, match="every image is encoded again"):
         Collection.open(where, make_model(backbone="other"))
 
 
-def test_without_a_model_the_one_the_index_names_is_loaded(where, fake_model, monkeypatch):
-    asked = []
+def test_without_a_model_the_model_of_the_index_is_loaded(where, fake_model, monkeypatch):
+    loaded = []
     monkeypatch.setattr(
-        models, "load", lambda name=None: asked.append(name) or fake_model, raising=False
+        models, "load", lambda name=None: loaded.append(name) or fake_model, raising=False
     )
     Collection.open(where).close()
     Collection.create(where).close()
     Collection.create(where.with_name("new")).close()
-    assert asked == ["fake", "fake", None]
+    assert loaded == ["fake", "fake", None]
 
 
-def test_vectors_of_another_width_are_refused_whatever_the_digest_says(where, fake_model):
-    fake_model.image.dimension -= 1  # as they were before there were penalties
-    with pytest.raises(ModelMismatch, match=r"\(photos are not opened again\)$"):
-        Collection.open(where, fake_model)  # the old one is gone: there is no other way out
+def test_vectors_of_another_width_are_refused_even_with_the_same_digest(where, fake_model):
+    fake_model.image.dimension -= 1  # as in indexes made before the hubness penalty
+    with pytest.raises(ModelMismatch, match=r"\(images are not encoded again\)$"):
+        Collection.open(where, fake_model)  # both models have one name: `--model` is no remedy
 
 
-def test_the_manifest_tells_people_what_the_catalog_knows(where):
+def test_the_manifest_repeats_what_the_catalog_stores(where):
     manifest = json.loads((where / "manifest.json").read_text())
     assert manifest["schema"] == SCHEMA
     assert manifest["model"] == {"name": "fake", "digest": "digest-of-toy-0"}
@@ -118,7 +118,7 @@ def test_the_manifest_tells_people_what_the_catalog_knows(where):
     assert manifest["created_at"] <= manifest["updated_at"]
 
 
-def test_a_lost_manifest_is_written_again(where, fake_model):
+def test_a_deleted_manifest_is_written_again(where, fake_model):
     (where / "manifest.json").unlink()
     Collection.create(where, fake_model).close()
     assert (where / "manifest.json").is_file()
@@ -140,7 +140,7 @@ def test_statistics_count_everything(where, image_folder, fake_model):
     assert stats.bytes_on_disk["catalog"] > 0
 
 
-def test_an_open_reader_sees_new_images(where, image_folder, fake_model, image):
+def test_an_open_reader_finds_new_images(where, image_folder, fake_model, image):
     with Collection.open(where, fake_model) as reader:
         assert len(reader.engine().search(Query("white")).hits) == 4
         image(image_folder / "white.png", "white")
@@ -149,7 +149,7 @@ def test_an_open_reader_sees_new_images(where, image_folder, fake_model, image):
         assert len(reader.engine().search(Query("white")).hits) == 5
 
 
-def test_an_uncommitted_tail_is_invisible_and_cut_off_by_the_next_writer(where, fake_model):
+def test_uncommitted_rows_are_not_found_and_are_cut_off_by_the_next_writer(where, fake_model):
     vectors = where / "vectors-1.f32"
     size = vectors.stat().st_size
     with vectors.open("ab") as file:
@@ -160,7 +160,7 @@ def test_an_uncommitted_tail_is_invisible_and_cut_off_by_the_next_writer(where, 
     assert vectors.stat().st_size == size
 
 
-def test_a_large_index_keeps_its_graph_and_searches_the_same(
+def test_a_large_index_caches_its_graph_and_returns_the_same_hits(
     where, image_folder, fake_model, monkeypatch
 ):
     with Collection.open(where, fake_model) as reader:
@@ -178,7 +178,7 @@ def test_a_large_index_keeps_its_graph_and_searches_the_same(
         assert reader.engine().search(Query("red")).hits == before.hits
 
 
-def test_a_graph_that_is_up_to_date_is_not_written_again(where, fake_model, monkeypatch):
+def test_a_recent_graph_is_not_written_again(where, fake_model, monkeypatch):
     monkeypatch.setattr(nearest, "FLAT_LIMIT", 2)
     with Collection.create(where, fake_model) as writer:
         index(writer, [])
@@ -186,7 +186,7 @@ def test_a_graph_that_is_up_to_date_is_not_written_again(where, fake_model, monk
         index(writer, [])
 
 
-def test_the_default_index_can_be_moved_by_the_environment(monkeypatch, tmp_path):
+def test_the_environment_can_set_the_default_index(monkeypatch, tmp_path):
     monkeypatch.setenv("CAPSEARCH_INDEX", str(tmp_path))
     assert default_index_path() == tmp_path
     monkeypatch.delenv("CAPSEARCH_INDEX")

@@ -1,4 +1,4 @@
-"""What a collection can be pruned by, with counts, and its images by date."""
+"""Facets of a collection with their counts, and its images by date."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def collection(tmp_path: Path, fake_model: Model) -> Collection:
     created = Collection.create(tmp_path / "index", fake_model)
     writer = CatalogWriter(created.catalog)
     with writer.transaction():
-        writer.remember_roots([Path("/p")])
+        writer.add_roots([Path("/p")])
         for slot, (image_id, path, taken, captions, labels) in enumerate(IMAGES):
             record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
             tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
@@ -37,7 +37,7 @@ def collection(tmp_path: Path, fake_model: Model) -> Collection:
     return created
 
 
-def test_tags_count_images_commonest_first(collection: Collection) -> None:
+def test_tags_count_images_and_the_most_common_come_first(collection: Collection) -> None:
     assert facets(collection.catalog).tags == (Facet("cat", 2), Facet("sea", 1))
 
 
@@ -48,20 +48,20 @@ def test_a_folder_counts_everything_below_it(collection: Collection) -> None:
 
 
 def test_captions_count_by_language_and_author(collection: Collection) -> None:
-    found = facets(collection.catalog)
-    assert found.caption_languages == (Facet("en", 1), Facet("zh", 1))
-    assert found.written_by == (Facet("models", 1), Facet("people", 1))
+    counted = facets(collection.catalog)
+    assert counted.caption_languages == (Facet("en", 1), Facet("zh", 1))
+    assert counted.written_by == (Facet("models", 1), Facet("people", 1))
 
 
-def test_the_dates_span_what_is_dated(collection: Collection) -> None:
-    found = facets(collection.catalog)
-    assert (found.earliest, found.latest) == (date(2020, 1, 1), date(2024, 5, 1))
+def test_dates_span_the_dated_images(collection: Collection) -> None:
+    counted = facets(collection.catalog)
+    assert (counted.earliest, counted.latest) == (date(2020, 1, 1), date(2024, 5, 1))
 
 
-def test_an_empty_collection_has_nothing_to_choose(tmp_path: Path, fake_model: Model) -> None:
+def test_an_empty_collection_has_no_facets(tmp_path: Path, fake_model: Model) -> None:
     with Collection.create(tmp_path / "none", fake_model) as empty:
-        found = facets(empty.catalog)
-    assert (found.tags, found.folders, found.earliest) == ((), (), None)
+        counted = facets(empty.catalog)
+    assert (counted.tags, counted.folders, counted.earliest) == ((), (), None)
 
 
 def test_newest_first_ties_by_id_undated_last(collection: Collection) -> None:

@@ -1,4 +1,4 @@
-"""Compaction: holes are closed, nothing changes for a search, and a kill in between is safe."""
+"""Compaction removes unused rows, changes no search result, and survives a kill."""
 
 from __future__ import annotations
 
@@ -38,42 +38,42 @@ def delete(folder, *colours: str) -> None:
         (folder / f"{colour}.png").unlink()
 
 
-def found(collection) -> list[object]:
+def hits(collection) -> list[object]:
     return [
         (hit.image_id, hit.score, hit.contributions.caption)
         for hit in collection.engine().search(Query("white car")).hits
     ]
 
 
-def test_up_to_a_third_of_holes_are_left(collection, folder):
+def test_up_to_a_third_of_unused_rows_stay(collection, folder):
     delete(folder, "red", "blue")  # 2 of 8
     index(collection, [folder])
     assert rows(collection) == {"features": 8, "vectors": 8, "captions": 8}
-    assert len(found(collection)) == 6
+    assert len(hits(collection)) == 6
 
 
-def test_more_than_a_third_of_holes_are_closed(collection, folder):
+def test_more_than_a_third_of_unused_rows_are_removed(collection, folder):
     delete(folder, "red", "blue", "green")  # 3 of 8
     index(collection, [folder])
     assert rows(collection) == {"features": 5, "vectors": 5, "captions": 5}
-    assert maintenance.live_slots(collection.catalog, "images").tolist() == [0, 1, 2, 3, 4]
+    assert maintenance.used_slots(collection.catalog, "images").tolist() == [0, 1, 2, 3, 4]
     arrays = sorted(path.name for path in collection.path.glob("*-*.f*"))
     assert arrays == ["captions-2.f16", "features-2.f16", "vectors-2.f32"]
 
 
-def test_compaction_changes_nothing_for_a_search(collection, folder, monkeypatch):
+def test_compaction_changes_no_search_result(collection, folder, monkeypatch):
     delete(folder, "red", "blue", "green", "black")
     with monkeypatch.context() as patch:
         patch.setattr(maintenance, "compact", lambda collection: None)
         index(collection, [folder])
-    before = found(collection)
+    before = hits(collection)
     maintenance.compact(collection)
     assert rows(collection)["vectors"] == 4
-    assert found(collection) == before
+    assert hits(collection) == before
 
 
 @pytest.mark.parametrize("moment", ["before the switch", "after the switch"])
-def test_a_kill_during_compaction_leaves_a_sound_index(
+def test_a_kill_during_compaction_leaves_a_valid_index(
     collection, folder, tmp_path, fake_model, monkeypatch, moment
 ):
     class Killed(BaseException):
@@ -84,7 +84,9 @@ def test_a_kill_during_compaction_leaves_a_sound_index(
 
     delete(folder, "red", "blue", "green", "black")
     place = (
-        (CatalogWriter, "set_array") if moment == "before the switch" else (maintenance, "_tidy")
+        (CatalogWriter, "set_array")
+        if moment == "before the switch"
+        else (maintenance, "_remove_old_files")
     )
     with monkeypatch.context() as patch:
         patch.setattr(*place, die)
@@ -93,15 +95,15 @@ def test_a_kill_during_compaction_leaves_a_sound_index(
     collection.close()
     with Collection.create(tmp_path / "index", fake_model) as again:
         index(again, [folder])
-        assert len(found(again)) == 4
+        assert len(hits(again)) == 4
         assert rows(again)["vectors"] == 4
         assert len(list(again.path.glob("*-*.f*"))) == 3
 
 
-def test_indexing_goes_on_after_compaction(collection, folder, image):
+def test_images_can_be_added_after_compaction(collection, folder, image):
     delete(folder, "red", "blue", "green")
     index(collection, [folder])
     image(folder / "new.png", "red", "blue")
     assert index(collection, [folder]).added == 1
     assert rows(collection)["vectors"] == 6
-    assert len(found(collection)) == 6
+    assert len(hits(collection)) == 6

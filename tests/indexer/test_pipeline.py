@@ -1,4 +1,4 @@
-"""Incremental indexing: what each change in a folder does to the index, and what it costs."""
+"""Incremental indexing: what each change in a folder does to the index, and what is encoded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from index_contents import counts, embedded, first, paths
 
-from capsearch.engine.errors import (
-    IndexProblem,
-    RootUnavailable,
-)
+from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.engine.records import Query
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
@@ -34,14 +31,14 @@ def test_a_second_run_opens_no_file(collection, image_folder, monkeypatch):
     assert embedded(collection) == 4
 
 
-def test_a_second_run_leaves_open_searches_as_they_are(collection, image_folder):
+def test_a_second_run_without_changes_does_not_rebuild_the_engine(collection, image_folder):
     index(collection, [image_folder])
     engine = collection.engine()
     index(collection, [image_folder])
     assert collection.engine() is engine
 
 
-def test_without_roots_the_known_ones_are_looked_at_again(collection, image_folder, image):
+def test_without_roots_the_known_roots_are_scanned_again(collection, image_folder, image):
     index(collection, [image_folder])
     image(image_folder / "new.png", "purple")
     assert counts(index(collection, [])) == (1, 0, 0, 4)
@@ -69,13 +66,13 @@ def test_a_copied_file_is_the_same_image_in_two_places(collection, image_folder)
     assert [Path(path).name for path in record.paths] == ["red.png", "copy.png"]
 
 
-def test_copies_that_arrive_together_are_embedded_once(collection, image_folder):
+def test_new_copies_are_encoded_once(collection, image_folder):
     shutil.copy(image_folder / "red.png", image_folder / "red2.png")
     assert counts(index(collection, [image_folder])) == (4, 1, 0, 0)
     assert embedded(collection) == 4
 
 
-def test_two_files_that_swap_names_are_not_embedded_again(collection, image_folder):
+def test_two_files_that_swap_names_are_not_encoded_again(collection, image_folder):
     index(collection, [image_folder])
     (image_folder / "red.png").rename(image_folder / "tmp")
     (image_folder / "blue.png").rename(image_folder / "red.png")
@@ -85,7 +82,7 @@ def test_two_files_that_swap_names_are_not_embedded_again(collection, image_fold
     assert first(collection, "red") == "blue.png"
 
 
-def test_a_deleted_file_leaves_the_index(collection, image_folder):
+def test_a_deleted_file_is_removed_from_the_index(collection, image_folder):
     index(collection, [image_folder])
     (image_folder / "red.png").unlink()
     assert counts(index(collection, [image_folder])) == (0, 0, 1, 3)
@@ -100,7 +97,7 @@ def test_a_changed_file_replaces_its_image(collection, image_folder, image):
     assert collection.stats().images == 4
 
 
-def test_a_file_that_became_broken_leaves_the_index_and_is_named(collection, image_folder):
+def test_a_file_that_became_broken_is_removed_and_reported(collection, image_folder):
     index(collection, [image_folder])
     (image_folder / "red.png").write_bytes(b"oops")
     [skipped] = index(collection, [image_folder]).skipped
@@ -117,31 +114,31 @@ def test_only_files_under_the_given_roots_are_removed(collection, image_folder, 
     assert "white.png" in paths(collection)
 
 
-def test_a_root_that_is_gone_changes_nothing(collection, image_folder):
+def test_a_missing_root_is_an_error_and_changes_nothing(collection, image_folder):
     index(collection, [image_folder])
     image_folder.rename(image_folder.with_name("moved"))
-    with pytest.raises(RootUnavailable, match="is not there"):
+    with pytest.raises(RootUnavailable, match="does not exist"):
         index(collection, [])
     assert len(paths(collection)) == 4
 
 
-def test_a_root_that_is_suddenly_empty_changes_nothing(collection, image_folder):
+def test_a_root_that_lost_all_images_is_an_error_and_changes_nothing(collection, image_folder):
     index(collection, [image_folder])
     shutil.rmtree(image_folder)
     image_folder.mkdir()
-    with pytest.raises(RootUnavailable, match="holds no images, but the index knows 4 there"):
+    with pytest.raises(RootUnavailable, match="holds no images, but the index has 4 from there"):
         index(collection, [image_folder])
     assert len(paths(collection)) == 4
 
 
-def test_a_root_that_is_really_empty_can_be_rebuilt(collection, image_folder):
+def test_a_rebuild_accepts_a_root_that_lost_all_images(collection, image_folder):
     index(collection, [image_folder])
     shutil.rmtree(image_folder)
     image_folder.mkdir()
     assert index(collection, [image_folder], IndexOptions(rebuild=True)).removed == 4
 
 
-def test_rebuilding_one_root_does_not_excuse_another_for_being_empty(
+def test_a_rebuild_of_one_root_does_not_accept_another_that_lost_all_images(
     collection, image_folder, image, tmp_path
 ):
     image(tmp_path / "usb" / "white.png", "white")
@@ -151,7 +148,9 @@ def test_rebuilding_one_root_does_not_excuse_another_for_being_empty(
         index(collection, [image_folder], IndexOptions(rebuild=True))
 
 
-def test_images_in_a_folder_that_cannot_be_read_stay(collection, image_folder, monkeypatch):
+def test_images_in_a_folder_that_cannot_be_read_stay_in_the_index(
+    collection, image_folder, monkeypatch
+):
     index(collection, [image_folder])
     listing = os.scandir
 
@@ -163,11 +162,13 @@ def test_images_in_a_folder_that_cannot_be_read_stay(collection, image_folder, m
     monkeypatch.setattr(scanning.os, "scandir", deny)
     summary = index(collection, [image_folder])
     assert summary.removed == 0
-    assert [one.reason for one in summary.skipped] == ["folder cannot be read: Permission denied"]
+    assert [skipped.reason for skipped in summary.skipped] == [
+        "folder cannot be read: Permission denied"
+    ]
     assert "yellow.webp" in paths(collection)
 
 
-def test_excluded_files_are_not_indexed_and_leave_if_they_were(collection, image_folder):
+def test_excluded_files_are_removed_if_they_were_indexed(collection, image_folder):
     index(collection, [image_folder])
     summary = index(collection, [image_folder], IndexOptions(exclude=("trips",)))
     assert counts(summary) == (0, 0, 1, 3)
@@ -181,7 +182,7 @@ def test_an_index_inside_the_folder_is_not_indexed(fake_model, image_folder):
         assert counts(index(collection, [image_folder])) == (0, 0, 0, 4)
 
 
-def test_roots_inside_known_roots_are_not_remembered_twice(collection, image_folder):
+def test_roots_inside_known_roots_are_not_stored(collection, image_folder):
     index(collection, [image_folder / "trips"])
     index(collection, [image_folder])
     index(collection, [image_folder / "trips"])

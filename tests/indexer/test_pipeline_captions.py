@@ -1,4 +1,4 @@
-"""Captions on their way into the index: sidecars, metadata and captions files."""
+"""Indexing captions: from sidecars, metadata and captions files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import shutil
 
 import pytest
+from image_bytes import exif
 from index_contents import captions, counts, embedded, first, paths
+from PIL import ExifTags, Image
 
-from capsearch.engine.errors import (
-    InvalidCaptions,
-)
+from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption, Filters, Query
 from capsearch.indexer.pipeline import IndexOptions, index
 
@@ -39,7 +39,7 @@ def test_an_edited_caption_replaces_the_old_one(collection, image_folder):
     assert [text for text, _, _ in captions(collection)] == ["a dog", "a house by the sea"]
 
 
-def test_a_removed_sidecar_takes_its_captions_along(collection, image_folder):
+def test_a_removed_sidecar_removes_its_captions(collection, image_folder):
     (image_folder / "blue.txt").write_text("a cat")
     index(collection, [image_folder])
     (image_folder / "blue.txt").unlink()
@@ -57,7 +57,7 @@ def test_a_sidecar_moves_with_its_renamed_image(collection, image_folder):
     assert first(collection, "cat", mode="cl") == "azure.png"
 
 
-def test_a_deleted_copy_takes_only_its_own_sidecar_along(collection, image_folder):
+def test_a_deleted_copy_removes_only_its_own_sidecar_captions(collection, image_folder):
     shutil.copy(image_folder / "blue.png", image_folder / "copy.png")
     (image_folder / "blue.txt").write_text("a cat")
     (image_folder / "copy.txt").write_text("a dog")
@@ -67,7 +67,7 @@ def test_a_deleted_copy_takes_only_its_own_sidecar_along(collection, image_folde
     assert captions(collection) == [("a cat", "en", "sidecar")]
 
 
-def test_a_broken_sidecar_is_named_every_time_and_its_image_is_indexed(collection, image_folder):
+def test_a_broken_sidecar_is_reported_every_time_and_its_image_is_indexed(collection, image_folder):
     (image_folder / "blue.json").write_text("{oops")
     for _ in range(2):
         [skipped] = index(collection, [image_folder]).skipped
@@ -75,7 +75,7 @@ def test_a_broken_sidecar_is_named_every_time_and_its_image_is_indexed(collectio
     assert "blue.png" in paths(collection)
 
 
-def test_a_caption_the_model_does_not_understand_is_kept_without_a_vector(collection, image_folder):
+def test_a_caption_without_known_tokens_is_stored_without_a_vector(collection, image_folder):
     (image_folder / "blue.txt").write_text("zyzzyva")
     (image_folder / "red.json").write_text('{"caption": "un chat", "language": "fr"}')
     index(collection, [image_folder])
@@ -84,29 +84,26 @@ def test_a_caption_the_model_does_not_understand_is_kept_without_a_vector(collec
 
 
 def test_embedded_metadata_becomes_captions_tags_and_dates(collection, image_folder):
-    import piexif
-
-    exif = {
-        "0th": {
-            piexif.ImageIFD.ImageDescription: b"a green tree",
-            0x9C9E: "tree;park".encode("utf-16-le"),
-        },
-        "Exif": {piexif.ExifIFD.DateTimeOriginal: b"2024:05:01 10:00:00"},
+    main = {
+        ExifTags.Base.ImageDescription: b"a green tree",
+        ExifTags.Base.XPKeywords: "tree;park".encode("utf-16-le"),
     }
-    piexif.insert(piexif.dump(exif), str(image_folder / "green.jpg"))
+    sub = {ExifTags.Base.DateTimeOriginal: "2024:05:01 10:00:00"}
+    with Image.open(image_folder / "green.jpg") as green:
+        green.save(image_folder / "green.jpg", exif=exif(main, sub))
     index(collection, [image_folder])
     assert captions(collection) == [("a green tree", "en", "exif")]
     [tagged] = collection.catalog.select(Filters(tags=("tree", "park")))
     assert collection.catalog.images([tagged])[tagged].taken_at.year == 2024
 
 
-def test_a_captions_file_names_images_by_path_or_by_name(collection, image_folder, tmp_path):
+def test_a_captions_file_names_images_by_path_or_by_file_name(collection, image_folder, tmp_path):
     table = tmp_path / "captions.csv"
     rows = ("red.png,a car", "2024/yellow.webp,bread", "images/blue.png,the sea", "no.png,a dog")
     table.write_text("\n".join(("file,caption", *rows)))
     summary = index(collection, [image_folder], IndexOptions(captions=(table,)))
     assert summary.captions_added == 3
-    assert [one.reason for one in summary.skipped] == [
+    assert [skipped.reason for skipped in summary.skipped] == [
         "1 of 4 captions name no image of this index"
     ]
     assert first(collection, "パン", mode="cl") == "yellow.webp"
@@ -114,7 +111,7 @@ def test_a_captions_file_names_images_by_path_or_by_name(collection, image_folde
     assert first(collection, "the sea", mode="cl") == "blue.png"
 
 
-def test_a_captions_file_read_again_replaces_what_it_said(collection, image_folder, tmp_path):
+def test_a_captions_file_read_again_replaces_its_captions(collection, image_folder, tmp_path):
     table = tmp_path / "captions.csv"
     table.write_text("file,caption\nred.png,a car\nred.png,a house\n")
     index(collection, [image_folder], IndexOptions(captions=(table,)))
@@ -125,7 +122,7 @@ def test_a_captions_file_read_again_replaces_what_it_said(collection, image_fold
     assert [text for text, _, _ in captions(collection)] == ["a house", "the sea"]
 
 
-def test_a_name_that_several_images_have_is_not_guessed(collection, image, tmp_path):
+def test_a_file_name_of_several_images_stays_unmatched(collection, image, tmp_path):
     image(tmp_path / "p" / "one" / "a.png", "red")
     image(tmp_path / "p" / "two" / "a.png", "blue")
     table = tmp_path / "captions.csv"
@@ -150,7 +147,7 @@ def test_coco_captions_are_found_across_languages(collection, image_folder, tmp_
     assert hit.contributions.caption == Caption("一只猫和一只狗", "zh", "coco")
 
 
-def test_a_broken_captions_file_stops_the_run_before_it_begins(collection, image_folder, tmp_path):
+def test_a_broken_captions_file_stops_the_run_before_any_change(collection, image_folder, tmp_path):
     (tmp_path / "c.csv").write_text("nothing\n")
     with pytest.raises(InvalidCaptions):
         index(collection, [image_folder], IndexOptions(captions=(tmp_path / "c.csv",)))

@@ -1,4 +1,4 @@
-"""A run from outside: progress, batches, stopping, failing, and other models."""
+"""Runs of the pipeline: progress, batches, stopping, failures, and other models."""
 
 from __future__ import annotations
 
@@ -8,31 +8,27 @@ from pathlib import Path
 import pytest
 from index_contents import captions, counts, embedded, first, paths
 
-from capsearch.engine.errors import (
-    ModelMismatch,
-)
+from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.records import Query
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index
 
 
-def test_progress_counts_the_files_to_do(collection, image_folder):
-    seen: list[Progress] = []
-    index(collection, [image_folder], progress=seen.append)
-    embeds = [one for one in seen if one.stage == "embed"]
-    assert [(one.done, one.total) for one in embeds] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+def test_progress_counts_the_changed_files(collection, image_folder):
+    events: list[Progress] = []
+    index(collection, [image_folder], progress=events.append)
+    embeds = [event for event in events if event.stage == "embed"]
+    assert [(event.done, event.total) for event in embeds] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert Path(embeds[0].current).name == "blue.png"
-    assert seen[0] == Progress("scan", 0, None)
+    assert events[0] == Progress("scan", 0, None)
 
 
-def test_images_go_through_the_model_in_batches(collection, image_folder):
+def test_images_are_encoded_in_batches(collection, image_folder):
     index(collection, [image_folder], IndexOptions(batch_size=3))
     assert collection.model.image.batches == [3, 1]
 
 
-def test_stopping_keeps_the_batch_in_flight_and_the_next_run_does_the_rest(
-    collection, image_folder
-):
+def test_a_stopped_run_commits_its_batch_and_the_next_run_does_the_rest(collection, image_folder):
     stop = threading.Event()
 
     def after_the_second(progress: Progress) -> None:
@@ -55,7 +51,7 @@ def test_a_stopped_run_removes_nothing(collection, image_folder, image):
     assert "red.png" in paths(collection)
 
 
-def test_a_model_that_fails_is_an_error_and_earlier_batches_stay(
+def test_an_encoder_failure_is_an_error_and_earlier_batches_stay(
     collection, image_folder, monkeypatch
 ):
     features = type(collection.model.image).features
@@ -83,7 +79,7 @@ def test_another_model_is_refused_without_rebuild(tmp_path, image_folder, make_m
             collection.engine()
 
 
-def test_another_projection_needs_no_photo(tmp_path, image_folder, make_model, monkeypatch):
+def test_another_projection_encodes_no_image_again(tmp_path, image_folder, make_model, monkeypatch):
     (image_folder / "blue.txt").write_text("a cat")
     with Collection.create(tmp_path / "index", make_model()) as collection:
         index(collection, [image_folder])
@@ -97,7 +93,7 @@ def test_another_projection_needs_no_photo(tmp_path, image_folder, make_model, m
         assert collection.stats().model == "fake-1"
 
 
-def test_another_backbone_looks_at_every_photo_again(tmp_path, image_folder, make_model):
+def test_another_backbone_encodes_every_image_again(tmp_path, image_folder, make_model):
     (image_folder / "blue.txt").write_text("a cat")
     with Collection.create(tmp_path / "index", make_model()) as collection:
         index(collection, [image_folder])
@@ -109,13 +105,13 @@ def test_another_backbone_looks_at_every_photo_again(tmp_path, image_folder, mak
         assert collection.stats().backbone == "other"
 
 
-def test_rebuilding_with_the_same_model_starts_afresh(collection, image_folder):
+def test_a_rebuild_with_the_same_model_encodes_every_image_again(collection, image_folder):
     index(collection, [image_folder])
     assert counts(index(collection, [], IndexOptions(rebuild=True))) == (4, 0, 0, 0)
     assert embedded(collection) == 8
 
 
-def test_a_stopped_rebuild_goes_on_where_it_was(tmp_path, image_folder, make_model):
+def test_a_stopped_rebuild_continues_where_it_stopped(tmp_path, image_folder, make_model):
     with Collection.create(tmp_path / "index", make_model()) as collection:
         index(collection, [image_folder])
     new, stop = make_model(backbone="other"), threading.Event()

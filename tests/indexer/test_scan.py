@@ -1,4 +1,4 @@
-"""Which files are taken for images, and what is named instead of being taken."""
+"""Which files are image files, and which are reported as skipped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def touch(root: Path, *names: str) -> None:
 
 
 def names(root: Path, **options) -> list[str]:
-    found = scan([root], **options).found
-    return [str(Path(one.path).relative_to(root.resolve())) for one in found]
+    files = scan([root], **options).files
+    return [str(Path(file.path).relative_to(root.resolve())) for file in files]
 
 
 def test_all_image_formats_are_found_in_the_order_of_their_paths(tmp_path):
@@ -36,8 +36,8 @@ def test_folders_are_entered_to_any_depth(tmp_path):
 
 
 def test_hidden_files_and_folders_are_left_out(tmp_path):
-    touch(tmp_path, ".hidden.jpg", ".cache/a.jpg", "seen.jpg")
-    assert names(tmp_path) == ["seen.jpg"]
+    touch(tmp_path, ".hidden.jpg", ".cache/a.jpg", "visible.jpg")
+    assert names(tmp_path) == ["visible.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_any_other_index_is_recognised_and_left_out(tmp_path):
     assert names(tmp_path) == ["a.jpg"]
 
 
-def test_linked_folders_are_entered_only_when_asked(tmp_path):
+def test_linked_folders_are_entered_only_with_follow_symlinks(tmp_path):
     touch(tmp_path / "elsewhere", "a.jpg")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
@@ -79,17 +79,17 @@ def test_a_loop_of_links_ends(tmp_path):
     assert names(tmp_path, follow_symlinks=True) == ["a/p.jpg"]
 
 
-def test_a_link_to_nowhere_is_named(tmp_path):
+def test_a_broken_link_is_reported(tmp_path):
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     result = scan([tmp_path])
-    assert result.found == []
+    assert result.files == []
     assert result.skipped == [
         Skipped(str(tmp_path / "gone.jpg"), "cannot be read: No such file or directory")
     ]
-    assert result.unread == []
+    assert result.unreadable == []
 
 
-def test_a_folder_that_cannot_be_listed_is_named_and_the_rest_is_found(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_listed_is_reported_and_the_rest_is_found(tmp_path, monkeypatch):
     touch(tmp_path, "a.jpg", "locked/b.jpg")
     listing = os.scandir
 
@@ -100,19 +100,19 @@ def test_a_folder_that_cannot_be_listed_is_named_and_the_rest_is_found(tmp_path,
 
     monkeypatch.setattr(scanning.os, "scandir", deny)
     result = scan([tmp_path])
-    assert [Path(one.path).name for one in result.found] == ["a.jpg"]
+    assert [Path(file.path).name for file in result.files] == ["a.jpg"]
     locked = str(tmp_path / "locked")
     assert result.skipped == [Skipped(locked, "folder cannot be read: Permission denied")]
-    assert result.unread == [locked]
+    assert result.unreadable == [locked]
 
 
-def test_heic_without_its_decoder_is_named_with_the_install_command(tmp_path, monkeypatch):
+def test_heic_without_its_decoder_is_reported_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setattr(scanning, "heif_supported", lambda: False)
     touch(tmp_path, "phone.HEIC")
     result = scan([tmp_path])
-    assert result.found == []
+    assert result.files == []
     assert "pip install 'capsearch[heif]'" in result.skipped[0].reason
-    assert result.unread == [str(tmp_path / "phone.HEIC")]
+    assert result.unreadable == [str(tmp_path / "phone.HEIC")]
 
 
 def test_heic_with_its_decoder_is_found(tmp_path, monkeypatch):
@@ -122,45 +122,45 @@ def test_heic_with_its_decoder_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names are always text there")
-def test_a_name_that_is_not_text_is_skipped_and_named(tmp_path):
+def test_a_name_that_is_not_text_is_skipped_and_reported(tmp_path):
     try:
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jpg")).write_bytes(b"x")
     except OSError:
-        pytest.skip("this file system keeps names as text")
+        pytest.skip("this file system stores names as text")
     result = scan([tmp_path])
-    assert result.found == []
+    assert result.files == []
     assert "rename it" in result.skipped[0].reason
     result.skipped[0].path.encode()  # can be printed and stored
 
 
 def test_a_single_file_is_a_root_too(tmp_path):
     touch(tmp_path, "a.jpg", "a.txt", "b.jpg")
-    [found] = scan([tmp_path / "a.jpg"]).found
-    assert found.path == str(tmp_path / "a.jpg")
-    assert [Path(path).name for path, _, _ in found.sidecars] == ["a.txt"]
+    [file] = scan([tmp_path / "a.jpg"]).files
+    assert file.path == str(tmp_path / "a.jpg")
+    assert [Path(path).name for path, _, _ in file.sidecars] == ["a.txt"]
 
 
 def test_sidecars_are_listed_with_their_state(tmp_path):
     touch(tmp_path, "a.jpg", "a.txt", "a.json", "a.jpg.txt", "a.jpg.json", "b.txt")
-    [found] = scan([tmp_path]).found
-    listed = [Path(path).name for path, _, _ in found.sidecars]
+    [file] = scan([tmp_path]).files
+    listed = [Path(path).name for path, _, _ in file.sidecars]
     assert listed == ["a.txt", "a.json", "a.jpg.txt", "a.jpg.json"]
-    before = found.stamp
+    before = file.sidecar_state
     (tmp_path / "a.txt").write_bytes(b"longer")
-    assert scan([tmp_path]).found[0].stamp != before
+    assert scan([tmp_path]).files[0].sidecar_state != before
 
 
-def test_a_root_that_is_not_there_is_an_error_that_says_what_to_do(tmp_path):
-    with pytest.raises(RootUnavailable, match=r"is not there; .* Mount the drive or correct"):
+def test_a_missing_root_is_an_error_with_advice(tmp_path):
+    with pytest.raises(RootUnavailable, match=r"does not exist; .* Mount the drive or correct"):
         scan([tmp_path / "usb"])
 
 
 def test_roots_inside_other_roots_are_scanned_once(tmp_path):
     touch(tmp_path, "a/b/p.jpg")
     assert outermost([tmp_path / "a" / "b", tmp_path / "a", tmp_path / "a"]) == (tmp_path / "a",)
-    assert len(scan([tmp_path, tmp_path / "a" / "b"]).found) == 1
+    assert len(scan([tmp_path, tmp_path / "a" / "b"]).files) == 1
 
 
-def test_a_sibling_with_a_common_prefix_is_not_inside(tmp_path):
+def test_a_sibling_with_a_common_prefix_is_not_inside_a_root(tmp_path):
     roots = (tmp_path / "a", tmp_path / "ab")
     assert outermost(roots) == roots

@@ -1,4 +1,4 @@
-"""Thumbnails: made once, upright, by id, and for nothing that is not in the catalog."""
+"""Thumbnails are upright, made once, and only for ids in the catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def folder(tmp_path):
     root = tmp_path / "p"
     root.mkdir()
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn right to see it upright
+    exif[0x0112] = 6  # rotate right by 90 degrees
     Image.new("RGB", (600, 300), (255, 0, 0)).save(root / "turned.jpg", exif=exif)
     return root
 
@@ -30,25 +30,25 @@ def collection(tmp_path, fake_model, folder):
 
 @pytest.fixture
 def image_id(collection) -> str:
-    [[found]] = collection.catalog.rows("SELECT id FROM images")
-    return found
+    [[only]] = collection.catalog.rows("SELECT id FROM images")
+    return only
 
 
-def test_a_thumbnail_fits_its_edge_and_stands_upright(collection, image_id):
+def test_a_thumbnail_is_upright_and_no_larger_than_its_edge(collection, image_id):
     with Image.open(thumbnail(collection, image_id, 100)) as small:
         assert small.size == (50, 100)
 
 
-def test_it_lies_inside_the_index_and_is_made_once(collection, image_id, monkeypatch):
+def test_a_thumbnail_is_inside_the_index_and_made_once(collection, image_id, monkeypatch):
     path = thumbnail(collection, image_id)
     assert path.is_relative_to(collection.path / "thumbnails")
     monkeypatch.setattr(
-        "capsearch.indexer.embedded.thumbnails._make", lambda *_: pytest.fail("made again")
+        "capsearch.indexer.embedded.thumbnails._write", lambda *_: pytest.fail("made again")
     )
     assert thumbnail(collection, image_id) == path
 
 
-def test_sizes_are_kept_apart(collection, image_id):
+def test_each_size_has_a_file_of_its_own(collection, image_id):
     assert thumbnail(collection, image_id, 64) != thumbnail(collection, image_id, 128)
 
 
@@ -60,26 +60,26 @@ def test_a_small_image_is_not_enlarged(collection, folder, image):
         assert small.size == (16, 16)
 
 
-@pytest.mark.parametrize("stranger", ["f" * 32, "../../etc/passwd", ""])
-def test_ids_that_are_not_in_the_catalog_are_refused(collection, stranger):
+@pytest.mark.parametrize("unknown", ["f" * 32, "../../etc/passwd", ""])
+def test_ids_that_are_not_in_the_catalog_are_refused(collection, unknown):
     with pytest.raises(InvalidImage, match="no image with id"):
-        thumbnail(collection, stranger)
+        thumbnail(collection, unknown)
 
 
 @pytest.mark.parametrize("edge", [0, -5, 100_000])
-def test_absurd_sizes_are_refused(collection, image_id, edge):
+def test_sizes_out_of_range_are_refused(collection, image_id, edge):
     with pytest.raises(ValueError, match="between 16 and 4096"):
         thumbnail(collection, image_id, edge)
 
 
-def test_a_image_whose_file_is_gone_says_so_and_leaves_nothing_behind(collection, image_id, folder):
+def test_a_missing_image_file_is_an_error_and_no_thumbnail_is_written(collection, image_id, folder):
     (folder / "turned.jpg").unlink()
     with pytest.raises(InvalidImage, match=r"turned\.jpg: .*No such file"):
         thumbnail(collection, image_id)
     assert [path for path in (collection.path / "thumbnails").rglob("*") if path.is_file()] == []
 
 
-def test_a_copy_serves_when_the_first_file_is_gone(collection, image_id, folder):
+def test_a_copy_is_used_when_the_first_file_is_missing(collection, image_id, folder):
     (folder / "zz.jpg").write_bytes((folder / "turned.jpg").read_bytes())
     index(collection, [folder])
     (folder / "turned.jpg").unlink()

@@ -1,4 +1,4 @@
-"""FAISS behind the contract of a vector index: flat, graph, with holes, from a cache."""
+"""FaissIndex passes the contract: flat, HNSW, with unused rows, from a cache."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TestHalfPrecision(VectorIndexContract):
         return built(rows, np.float16)
 
 
-class TestWithHoles(VectorIndexContract):
-    """Every other row is a leftover that would win every search."""
+class TestWithUnusedRows(VectorIndexContract):
+    """Every other row is unused and would win every search."""
 
     def build(self, rows):
         table = np.full((2 * len(rows), 3), 10, np.float32)
@@ -51,7 +51,7 @@ class TestWithHoles(VectorIndexContract):
 
 
 class TestGraph(VectorIndexContract):
-    """Collections this small are searched exactly even with a graph."""
+    """With a graph, collections this small are still searched exactly."""
 
     def build(self, rows):
         return built(rows, searcher=nearest.Hnsw(matrix(rows, np.float32)))
@@ -71,7 +71,7 @@ def graph(unit_rows, monkeypatch) -> FaissIndex:
     return FaissIndex(unit_rows, numbers, ids, numbers)
 
 
-def test_a_large_collection_is_searched_by_a_graph_that_misses_little(graph, unit_rows):
+def test_a_graph_search_finds_98_of_100_of_the_best_images(graph, unit_rows):
     assert isinstance(graph._searcher, nearest.Hnsw)
     hits = 0
     for query in unit_rows[:50]:
@@ -80,18 +80,18 @@ def test_a_large_collection_is_searched_by_a_graph_that_misses_little(graph, uni
     assert hits >= 0.98 * 50 * 10
 
 
-def test_pages_of_a_graph_search_fit_together(graph, unit_rows):
+def test_graph_searches_with_the_same_ef_search_agree(graph, unit_rows):
     long = graph.search(unit_rows[3], 100)
     assert graph.search(unit_rows[3], 11) == long[:11]
 
 
-def test_a_graph_search_keeps_to_what_is_allowed(graph, unit_rows):
+def test_a_graph_search_returns_only_allowed_images(graph, unit_rows):
     allowed = {f"i{n:04}" for n in range(0, 6000, 2)}
     found = graph.search(unit_rows[3], 20, allowed)
     assert len(found) == 20 and {match.image_id for match in found} <= allowed
 
 
-def test_a_graph_from_its_cache_finds_the_same_and_takes_in_new_rows(tmp_path, unit_rows):
+def test_a_cached_graph_is_loaded_and_new_rows_are_added(tmp_path, unit_rows):
     old = nearest.Hnsw(unit_rows[:5000])
     digest = nearest.save(old, tmp_path / "vectors.faiss")
     loaded = nearest.load(unit_rows, tmp_path / "vectors.faiss", digest)
@@ -99,7 +99,7 @@ def test_a_graph_from_its_cache_finds_the_same_and_takes_in_new_rows(tmp_path, u
     assert 5500 in loaded.nearest(unit_rows[5500], 10, None).slots
 
 
-def test_a_cache_that_is_not_ours_is_not_opened(tmp_path, unit_rows):
+def test_a_cache_with_another_digest_is_not_opened(tmp_path, unit_rows):
     path = tmp_path / "vectors.faiss"
     digest = nearest.save(nearest.Hnsw(unit_rows[:200]), path)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
