@@ -1,4 +1,4 @@
-"""CLM: one ranking out of two, exactly, without scoring the whole collection."""
+"""CLM: the fused ranking of CL and CM, without scoring the whole collection."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def best_fused(cl: Side, cm: Side, weight: float, count: int) -> tuple[Fused, ..
 
     Fagin's threshold algorithm: an image that neither side lists within its first n scores
     at most what their n-th places combine to. Once `count` images reach that bound, nothing
-    further down can overtake them. So pages of one query never repeat or drop a hit.
+    further down can overtake them. If both sides are exact, pages of one query therefore neither
+    repeat nor drop a hit; an approximate side (HNSW, above 100,000 rows) may miss candidates.
     """
     depth = max(2 * count, 64)
     while True:

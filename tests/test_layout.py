@@ -69,6 +69,15 @@ def test_imports_point_one_way(folder: str) -> None:
     assert wrong - EXCEPTIONS == set()
 
 
+def test_sources_do_not_import_the_embedded_backend() -> None:
+    users = {
+        str(module.relative_to(ROOT))
+        for module in modules("indexer/sources")
+        if any(name.startswith("capsearch.indexer.embedded") for name in imported_names(module))
+    }
+    assert users == set()
+
+
 def test_engine_needs_nothing_but_the_standard_library_and_numpy() -> None:
     outside = {
         name.split(".")[0] for module in modules("engine") for name in imported_names(module)

@@ -6,10 +6,9 @@ from datetime import datetime
 from io import BytesIO
 
 import numpy as np
-import piexif
 import pytest
-from image_bytes import png_header, saved
-from PIL import Image
+from image_bytes import exif, png_header, saved
+from PIL import ExifTags, Image
 
 from capsearch.encoders import preprocess
 from capsearch.encoders.image_files import MAX_PIXELS, opened
@@ -132,8 +131,8 @@ def test_drafting_a_large_jpeg_changes_the_result_hardly_at_all():
 
 
 def test_the_moment_it_was_taken_is_read():
-    exif = {"Exif": {piexif.ExifIFD.DateTimeOriginal: b"2024:02:29 12:30:45"}}
-    data = saved(Image.new("RGB", (8, 8)), "JPEG", exif=piexif.dump(exif))
+    taken = exif(sub={ExifTags.Base.DateTimeOriginal: "2024:02:29 12:30:45"})
+    data = saved(Image.new("RGB", (8, 8)), "JPEG", exif=taken)
     with opened(data) as image:
         assert taken_at(image) == datetime(2024, 2, 29, 12, 30, 45)
     with opened(saved(Image.new("RGB", (8, 8)), "JPEG")) as image:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from capsearch.encoders import models
+from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.encoders.models import Model
 from capsearch.indexer import pipeline
-from capsearch.ui.commands.index import stop_on_interrupt
+from capsearch.ui.commands.index import MAX_MEGAPIXELS, stop_on_interrupt
 
 Run = Callable[..., Any]
 
@@ -72,6 +73,61 @@ def test_json_names_skipped_files_too(image_folder: Path, run: Run) -> None:
 
 def test_excluded_files_are_not_indexed(image_folder: Path, run: Run) -> None:
     assert run("index", image_folder, "--exclude", "*.png", "--json").json["added"] == 2
+
+
+def test_follow_symlinks_enters_linked_folders(
+    image_folder: Path, run: Run, image: Callable[..., Path], tmp_path: Path
+) -> None:
+    image(tmp_path / "elsewhere" / "white.png", "white")
+    (image_folder / "link").symlink_to(tmp_path / "elsewhere")
+    assert run("index", image_folder, "--json").json["added"] == 4
+    assert run("index", image_folder, "--follow-symlinks", "--json").json["added"] == 1
+
+
+def test_max_pixels_skips_larger_images(
+    image_folder: Path, run: Run, image: Callable[..., Path]
+) -> None:
+    image(image_folder / "large.png", "white", size=64)  # 4096 pixels; the others have 256
+    [skipped] = run("index", image_folder, "--max-pixels", "0.004", "--json").json["skipped"]
+    assert skipped["path"] == str(image_folder / "large.png")
+    assert "more than 0.004 megapixels" in skipped["reason"]
+
+
+def test_max_pixels_defaults_to_the_most_that_can_be_opened() -> None:
+    assert round(MAX_MEGAPIXELS * 1e6) == MAX_PIXELS
+
+
+def test_batch_size_is_the_number_of_images_encoded_at_once(
+    image_folder: Path, run: Run, toy_models: Model
+) -> None:
+    assert run("index", image_folder, "--batch-size", "3").code == 0
+    assert toy_models.image.batches == [3, 1]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("option", "threads"), [((), None), (("--decode-threads", "2"), 2)])
+def test_decode_threads_reach_the_pipeline(
+    image_folder: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    option: tuple[str, ...],
+    threads: int | None,
+) -> None:
+    real, numbers = pipeline.prepare_all, []
+
+    def prepare_all(*arguments: Any) -> Any:
+        numbers.append(arguments[4])
+        return real(*arguments)
+
+    monkeypatch.setattr(pipeline, "prepare_all", prepare_all)
+    assert run("index", image_folder, *option).code == 0
+    assert numbers == [threads]
+
+
+@pytest.mark.parametrize("option", ["--max-pixels", "--batch-size", "--decode-threads"])
+def test_zero_is_refused(image_folder: Path, run: Run, option: str) -> None:
+    ran = run("index", image_folder, option, "0")
+    assert ran.code == 2
+    assert option in ran.err
 
 
 def test_captions_are_read_from_a_file(image_folder: Path, run: Run) -> None:

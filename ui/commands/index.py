@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SOMETHING_SKIPPED = 1
 INTERRUPTED = 130
+MAX_MEGAPIXELS = 178.95697  # encoders.image_files.MAX_PIXELS, which --help must not import
 NOTHING_TO_INDEX = "nothing to index: name a folder, e.g. `capsearch index ~/Pictures`"
 
 EXAMPLES = """\b
@@ -43,26 +44,77 @@ finishes the current batch and saves everything up to it.
     "paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."
 )
 @index_option
-@click.option("--model", metavar="NAME", help="Model to index with; see `capsearch models`.")
 @click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out what matches; repeatable."
+    "--model",
+    metavar="NAME",
+    help="The model that encodes images and captions; `capsearch models` lists them. An existing "
+    "index accepts another model only with --rebuild.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="GLOB",
+    help="Leave out files and folders whose name, path below PATH, or absolute path matches this "
+    "pattern. Repeatable.",
+)
+@click.option(
+    "--follow-symlinks",
+    is_flag=True,
+    help="Also enter folders that are symbolic links. No folder is entered twice, so loops of "
+    "links end. Links to single files are always followed.",
 )
 @click.option(
     "--captions",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Captions as COCO-style JSON or CSV; repeatable.",
+    help="Read captions from COCO-style JSON, or from CSV or TSV with the columns file and "
+    "caption. Repeatable.",
 )
-@click.option("--rebuild", is_flag=True, help="Start afresh: look at every image again.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if any file was skipped.")
+@click.option(
+    "--max-pixels",
+    type=click.FloatRange(min=0, min_open=True, max=MAX_MEGAPIXELS),
+    default=MAX_MEGAPIXELS,
+    show_default=True,
+    metavar="MEGAPIXELS",
+    help="Skip images with more megapixels than this; decoding them takes much memory and time. A "
+    "skipped file is opened again when it changes, or with --rebuild.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    metavar="IMAGES",
+    help="How many images are encoded and saved at once. A larger batch may be faster and needs "
+    "more memory; an interrupted run loses at most one batch.",
+)
+@click.option(
+    "--decode-threads",
+    type=click.IntRange(min=1),
+    show_default="one per core",
+    metavar="THREADS",
+    help="How many threads read and decode image files ahead of the model. Fewer need less "
+    "memory; more may help when the files are on a slow disk.",
+)
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Encode everything again, including files skipped before. With another --model of the "
+    "same backbone, images are not opened: their stored features are projected again.",
+)
+@click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
 @json_option
 def command(
     paths: tuple[Path, ...],
     index_path: Path | None,
     model: str | None,
     exclude: tuple[str, ...],
+    follow_symlinks: bool,
     captions: tuple[Path, ...],
+    max_pixels: float,
+    batch_size: int,
+    decode_threads: int | None,
     rebuild: bool,
     strict: bool,
     as_json: bool,
@@ -78,7 +130,15 @@ def command(
     where = index_path_or_default(index_path)
     if not paths and not where.exists():
         raise click.UsageError(NOTHING_TO_INDEX)
-    options = IndexOptions(exclude=exclude, captions=captions, rebuild=rebuild)
+    options = IndexOptions(
+        exclude=exclude,
+        captions=captions,
+        rebuild=rebuild,
+        batch_size=batch_size,
+        decode_threads=decode_threads,
+        max_pixels=round(max_pixels * 1e6),
+        follow_symlinks=follow_symlinks,
+    )
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
         summary = _run(collection, paths or _known_roots(collection), options)
