@@ -1,1 +1,1 @@
-"""Datasets, metrics and the experiments that print a paper's table beside ours."""
+"""Measurements of retrieval quality and speed, beside the published figures."""

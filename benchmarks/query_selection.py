@@ -1,4 +1,4 @@
-"""Which captions of a split are queries: the published protocols, and the rule for others."""
+"""Which captions of a split are queries: the published protocols, and a default for others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from capsearch.engine.records import Caption
 Protocol: TypeAlias = Callable[[CaptionedImage, str], tuple[Caption, ...]]
 
 
-def every_caption(photo: CaptionedImage, language: str) -> tuple[Caption, ...]:
-    """Each caption is a query."""
-    return photo.captions.get(language, ())
+def every_caption(image: CaptionedImage, language: str) -> tuple[Caption, ...]:
+    """Every caption is a query."""
+    return image.captions.get(language, ())
 
 
-def first_caption(photo: CaptionedImage, language: str) -> tuple[Caption, ...]:
-    """One query a photo: its first caption."""
-    return every_caption(photo, language)[:1]
+def first_caption(image: CaptionedImage, language: str) -> tuple[Caption, ...]:
+    """One query an image: its first caption."""
+    return every_caption(image, language)[:1]
 
 
-def people_s_chinese(photo: CaptionedImage, language: str) -> tuple[Caption, ...]:
-    """COCO-CN: Chinese that people wrote for the photo, not translations of its English.
+def human_chinese(image: CaptionedImage, language: str) -> tuple[Caption, ...]:
+    """COCO-CN: Chinese captions written for the image, not translations of its English ones.
 
-    A few photos have two or three such sentences; each is a query. Other languages: all.
+    A few images have two or three of them; each is a query. Other languages: every caption.
     """
-    captions = every_caption(photo, language)
+    captions = every_caption(image, language)
     if language != "zh":
         return captions
     return tuple(caption for caption in captions if caption.source == "coco-cn")
@@ -34,11 +34,11 @@ def people_s_chinese(photo: CaptionedImage, language: str) -> tuple[Caption, ...
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "test-xtd10": first_caption,
-    "test-cococn": people_s_chinese,
+    "test-cococn": human_chinese,
     "test-flickr8k": every_caption,
 }
 
 
 def protocol_of(split: str) -> Protocol:
-    """The split's published protocol; every caption a query for all others."""
+    """The published protocol of a split; for splits without one, `every_caption`."""
     return PROTOCOLS.get(split, every_caption)

@@ -1,11 +1,17 @@
-"""Retrieval quality: CM, CL and CLM in both directions, scored by the product's own code.
+"""Retrieval quality of a model: CM, CL and CLM in both directions.
 
-t2i: a sentence looks for its photo. i2t: a photo looks for any of its sentences, with the
-same scores read the other way: by its image (CM), by its description in another language
-(CL), or by both (CLM).
+t2i: the query is a caption, and its image has to be found. i2t: the query is an image, and any
+of its captions has to be found, with the transposed scores: of the image (CM), of its
+description in another language (CL), or of both (CLM).
 
-CM searches all photos of the split. CL and CLM search the photos that have a description in
-the caption language, with the queries of these photos.
+CM searches all images of the split. CL and CLM search the images that have a description in
+the caption language, with the queries of these images.
+
+Shared with `capsearch query`: the encoders (with preprocessing, tokenizers and hubness
+penalties) and the CLM weights; the fusion is `engine.metrics.Trial.fused`, which also tuned
+these weights. Not shared: the scores of all queries and all images are computed here as matrix
+products, not by the vector index, and the fusion has no floor because every image searched has
+a description. A test checks that the search engine ranks a small collection in the same order.
 """
 
 from __future__ import annotations
@@ -39,10 +45,10 @@ TEXT_BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class RetrievalOptions:
-    """How to measure. `weight` None takes the model's CLM weight of the query language."""
+    """How to evaluate. `weight` None: the model's CLM weight for the query language."""
 
     weight: float | None = None
-    all_descriptions: bool = False  # CL by the best of all captions, not the first alone
+    all_descriptions: bool = False  # CL by the best of all captions, not by the first
 
 
 DEFAULTS = RetrievalOptions()
@@ -50,7 +56,7 @@ DEFAULTS = RetrievalOptions()
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One row of the table: what was searched how, and the figures."""
+    """One row of the table: the setting, the number of queries and results, the figures."""
 
     split: str
     query_lang: str
@@ -62,7 +68,7 @@ class ResultRow:
     figures: Mapping[str, Figure]
 
     def records(self) -> Iterator[dict[str, object]]:
-        """One flat record a figure."""
+        """One flat record a metric."""
         for metric, figure in self.figures.items():
             yield {
                 "split": self.split,
@@ -79,7 +85,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCaptions:
-    """Encoded sentences and the row of the photo each belongs to, in the photos' order."""
+    """Encoded captions and the row of the image each belongs to, in the order of the images."""
 
     visual: Vectors  # (M, D)
     caption: Vectors  # (M, C)
@@ -87,23 +93,23 @@ class EncodedCaptions:
     owner: Labels  # (M,)
 
     def at(self, rows: Labels) -> EncodedCaptions:
-        """The sentences in these rows only."""
+        """Only the captions in these rows."""
         return EncodedCaptions(
             self.visual[rows], self.caption[rows], self.as_documents[rows], self.owner[rows]
         )
 
-    def of(self, photos: Labels) -> EncodedCaptions:
-        """The sentences of these photos only."""
-        return self.at(np.flatnonzero(np.isin(self.owner, photos)))
+    def of(self, images: Labels) -> EncodedCaptions:
+        """Only the captions of these images."""
+        return self.at(np.flatnonzero(np.isin(self.owner, images)))
 
     def first_each(self) -> EncodedCaptions:
-        """The first sentence of each photo."""
+        """The first caption of each image."""
         return self.at(np.unique(self.owner, return_index=True)[1])
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSplit:
-    """A split as vectors: photos, and by language the queries and the descriptions."""
+    """A split as vectors: images, and by language the queries and the descriptions."""
 
     name: str
     images: Vectors  # (N, D)
@@ -112,7 +118,7 @@ class EncodedSplit:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages there are queries in."""
+        """The languages that have queries."""
         return tuple(self.queries)
 
 
@@ -123,31 +129,31 @@ def encode_split(
     report: Report | None = None,
     unknown_words_only: bool = False,
 ) -> EncodedSplit:
-    """One split's photos and sentences through the model.
+    """Encode the images and captions of one split.
 
-    Photos without a readable image are left out, and so are languages the model does not
-    read; DataProblem if nothing is left. `unknown_words_only` asks only with sentences that
-    have a word outside the model's vocabulary.
+    Unreadable images are left out, and so are languages the model does not support;
+    DataProblem if nothing is left. With `unknown_words_only`, the queries are only those that
+    contain a word outside the model's vocabulary.
     """
-    kept, features = load_features(model.image, data, cache, report)
+    readable, features = load_features(model.image, data, cache, report)
     (name,) = data.splits
-    languages = tuple(one for one in kept.languages if one in model.text.languages)
+    languages = tuple(one for one in readable.languages if one in model.text.languages)
     if not languages:
         raise DataProblem(
-            f"{name} has captions in {', '.join(kept.languages) or 'no language'}, "
+            f"{name} has captions in {', '.join(readable.languages) or 'no language'}, "
             f"the model reads {', '.join(model.text.languages)}"
         )
-    told = {one: _sentences(model.text, kept, one) for one in languages}
-    asking = {one: _query_rows(kept, one, protocol_of(name)) for one in languages}
+    captions = {one: _encode_captions(model.text, readable, one) for one in languages}
+    rows = {one: _query_rows(readable, one, protocol_of(name)) for one in languages}
     if unknown_words_only:
-        asking = {one: _with_unknown(model.text, kept, one, rows) for one, rows in asking.items()}
-    if not any(len(rows) for rows in asking.values()):
-        raise DataProblem(f"{name} has no sentence to ask with")
+        rows = {one: _with_unknown(model.text, readable, one, rows[one]) for one in languages}
+    if not any(map(len, rows.values())):
+        raise DataProblem(f"{name} has no captions to use as queries")
     return EncodedSplit(
         name=name,
         images=model.image.project(features),
-        queries={one: told[one].at(rows) for one, rows in asking.items() if len(rows)},
-        descriptions=told,
+        queries={one: captions[one].at(rows[one]) for one in languages if len(rows[one])},
+        descriptions=captions,
     )
 
 
@@ -156,113 +162,113 @@ def evaluate(
 ) -> tuple[ResultRow, ...]:
     """Every query language in every mode against every other language, both directions."""
     return tuple(
-        run for language in split.languages for run in _runs(model, split, language, options)
+        row for language in split.languages for row in _rows(model, split, language, options)
     )
 
 
-def _runs(
+def _rows(
     model: Model, split: EncodedSplit, language: str, options: RetrievalOptions
 ) -> Iterator[ResultRow]:
     queries = split.queries[language]
-    everything = np.arange(len(split.images))
-    yield from _both_ways(
+    all_images = np.arange(len(split.images))
+    yield from _both_directions(
         ResultRow(split.name, language, "cm", None, "t2i", 0, 0, {}),
         queries.visual @ split.images.T,  # (Q, D) x (D, N) -> (Q, N)
         queries.owner,
-        everything,
+        all_images,
     )
     weight = model.text.clm_weight(language) if options.weight is None else options.weight
     for other in split.descriptions:
         trial = None if other == language else _trial(split, language, other, options)
         if trial is not None:
-            run = ResultRow(split.name, language, "cl", other, "t2i", 0, 0, {})
-            yield from _both_ways(run, trial.cl, trial.queries, trial.items)
-            yield from _both_ways(
-                replace(run, mode="clm"), trial.fused(weight), trial.queries, trial.items
+            row = ResultRow(split.name, language, "cl", other, "t2i", 0, 0, {})
+            yield from _both_directions(row, trial.cl, trial.queries, trial.items)
+            yield from _both_directions(
+                replace(row, mode="clm"), trial.fused(weight), trial.queries, trial.items
             )
 
 
 def _trial(
     split: EncodedSplit, language: str, other: str, options: RetrievalOptions
 ) -> Trial | None:
-    """CL and CM scores over the photos described in `other`; None where no query has one."""
+    """CL and CM scores of the images described in `other`; None if none of them has a query."""
     descriptions = split.descriptions[other]
     if not options.all_descriptions:
         descriptions = descriptions.first_each()
-    photos = np.unique(descriptions.owner)
-    queries = split.queries[language].of(photos)
+    images = np.unique(descriptions.owner)
+    queries = split.queries[language].of(images)
     if not len(queries.owner):
         return None
     return Trial(
-        cl=_best_of_each(queries.caption @ descriptions.as_documents.T, descriptions.owner),
-        cm=queries.visual @ split.images[photos].T,
+        cl=_best_caption_scores(queries.caption @ descriptions.as_documents.T, descriptions.owner),
+        cm=queries.visual @ split.images[images].T,  # (Q, D) x (D, N) -> (Q, N)
         queries=queries.owner,
-        items=photos,
+        items=images,
     )
 
 
-def _best_of_each(scores: Scores, owner: Labels) -> Scores:
-    """(Q, M) caption scores -> (Q, N): a photo's CL score is its best caption's."""
+def _best_caption_scores(scores: Scores, owner: Labels) -> Scores:
+    """(Q, M) caption scores -> (Q, N): the CL score of an image is that of its best caption."""
     _, starts = np.unique(owner, return_index=True)  # owners are sorted
     return np.maximum.reduceat(scores, starts, axis=1)
 
 
-def _both_ways(
-    run: ResultRow, scores: Scores, queries: Labels, items: Labels
+def _both_directions(
+    row: ResultRow, scores: Scores, queries: Labels, items: Labels
 ) -> Iterator[ResultRow]:
-    """The run read as sentences looking for photos and as photos looking for sentences."""
-    answered = np.isin(items, queries)  # only photos with a sentence can look for one
-    ways: Sequence[tuple[Direction, Scores, Labels, Labels]] = (
+    """The row evaluated from captions to images, and from images to captions."""
+    has_query = np.isin(items, queries)  # i2t: images without a caption have nothing to find
+    directions: Sequence[tuple[Direction, Scores, Labels, Labels]] = (
         ("t2i", scores, queries, items),
-        ("i2t", scores[:, answered].T, items[answered], queries),
+        ("i2t", scores[:, has_query].T, items[has_query], queries),
     )
-    for direction, table, asking, answers in ways:
+    for direction, table, from_, to in directions:
         yield replace(
-            run,
+            row,
             direction=direction,
-            queries=len(asking),
-            collection=len(answers),
-            figures=summarise(ranks(table, asking, answers)),
+            queries=len(from_),
+            collection=len(to),
+            figures=summarise(ranks(table, from_, to)),
         )
 
 
-def _sentences(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
-    """Every caption in a language."""
-    found = _told(data, language)
-    encoded = _encode(encoder, [text for _, text in found], language)
-    owner = np.array([row for row, _ in found], np.int64)
+def _encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
+    """Every caption in a language, encoded."""
+    captions = _captions(data, language)
+    encoded = _encode(encoder, [text for _, text in captions], language)
+    owner = np.array([row for row, _ in captions], np.int64)
     return EncodedCaptions(
         encoded.visual, encoded.caption, encoder.as_documents(encoded.caption), owner
     )
 
 
-def _told(data: CaptionDataset, language: str) -> list[tuple[int, str]]:
-    """(row of the photo, text) of every caption in a language."""
+def _captions(data: CaptionDataset, language: str) -> list[tuple[int, str]]:
+    """(row of the image, text) of every caption in a language."""
     return [
         (row, caption.text)
-        for row, photo in enumerate(data.images)
-        for caption in photo.captions.get(language, ())
+        for row, image in enumerate(data.images)
+        for caption in image.captions.get(language, ())
     ]
 
 
 def _with_unknown(
     encoder: TextEncoder, data: CaptionDataset, language: str, rows: Labels
 ) -> Labels:
-    """Those of the rows of `_sentences` that have a word the vocabulary lacks."""
-    told = _told(data, language)
+    """Those of these rows of `_captions` that contain a word outside the vocabulary."""
+    captions = _captions(data, language)
     return np.array(
-        [row for row in rows if encoder.unknown_words(told[row][1], language)], np.int64
+        [row for row in rows if encoder.unknown_words(captions[row][1], language)], np.int64
     )
 
 
 def _query_rows(data: CaptionDataset, language: str, protocol: Protocol) -> Labels:
-    """Which of `_sentences` the protocol asks with."""
-    asked = [
-        caption in protocol(photo, language)
-        for photo in data.images
-        for caption in photo.captions.get(language, ())
+    """The rows of `_captions` that are queries by the protocol."""
+    is_query = [
+        caption in protocol(image, language)
+        for image in data.images
+        for caption in image.captions.get(language, ())
     ]
-    return np.flatnonzero(asked)
+    return np.flatnonzero(is_query)
 
 
 def _encode(encoder: TextEncoder, texts: Sequence[str], language: str) -> EncodedText:

@@ -1,4 +1,4 @@
-"""How fast it is, part by part, each beside a yardstick measured in the same run."""
+"""Speed of commands, encoders and search, each with a baseline measured in the same run."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 CAPSEARCH = "from capsearch.ui.cli import run; run()"
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 BATCH = 32
-READ_MB = 32  # the built-in text encoder's weights in memory
+READ_MB = 32  # size of the built-in text encoder's weights in memory
 SIZES = (10_000, 100_000)
 TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to measure with; `repeats` is for fresh processes, everything else scales with it."""
+    """The model to measure (None: the built-in one), and how often to repeat a measurement."""
 
     model: str | None = None
     repeats: int = 15
 
 
 def measure_command(settings: Settings) -> Iterator[Measurement]:
-    """`capsearch query` from start to end in fresh processes, beside Python and torch."""
+    """`capsearch query` in a new process, compared with starting Python and importing torch."""
     python = [sys.executable, "-c"]
     with TemporaryDirectory() as folder:
         index = _small_index(Path(folder), settings.model)
@@ -66,15 +66,15 @@ def measure_command(settings: Settings) -> Iterator[Measurement]:
             actions[f"capsearch query, {language}"] = partial(_run, query)
         taken = rounds(actions, settings.repeats)
     lines = {name: latency("command", name, seconds) for name, seconds in taken.items()}
-    yardstick = lines.get("python -c 'import torch'", lines["python -c pass"])
+    baseline = lines.get("python -c 'import torch'", lines["python -c pass"])
     for name, line in lines.items():
-        yield line if name == yardstick.name else line.against(yardstick)
+        yield line if name == baseline.name else line.against(baseline)
 
 
 def measure_text(settings: Settings) -> Iterator[Measurement]:
-    """Query encoding in a process of its own that has one thread."""
+    """Encoding queries, in a separate process with one thread."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)  # read once, when a process loads its numeric libraries
+    os.environ.update(ONE_THREAD)  # read only when a process loads its numeric libraries
     try:
         with ProcessPoolExecutor(1, get_context("spawn"), initializer=_pin) as pool:
             yield from pool.submit(_text_in_child, settings).result()
@@ -88,14 +88,14 @@ def _text_in_child(settings: Settings) -> tuple[Measurement, ...]:
 
 
 def _pin() -> None:
-    if sys.platform == "linux":  # elsewhere the libraries' own setting must do
+    if sys.platform == "linux":  # elsewhere only ONE_THREAD limits the libraries
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
-    """Single sentences in ms and batches in sentences a second, for each language it reads.
+    """Latency of one query, and queries per second in batches, for each language.
 
-    A sentence passes every weight once, so reading as many bytes is the least it can take.
+    Encoding a query reads every weight once, so the baseline is reading as many bytes.
     """
     memory = np.ones(READ_MB << 18, np.float32)
     for language in (one for one in synthetic.WORDS if one in encoder.languages):
@@ -105,32 +105,32 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
             encoder.encode([text], language)
         single = [timed(partial(encoder.encode, [text], language)) for text in fresh]
         reading = [timed(memory.sum) for _ in fresh]
-        yardstick = latency("text", f"reading {READ_MB} MB, {language}", reading)
-        yield yardstick
-        yield latency("text", f"one sentence, {language}", single).against(yardstick)
+        baseline = latency("text", f"reading {READ_MB} MB, {language}", reading)
+        yield baseline
+        yield latency("text", f"one query, {language}", single).against(baseline)
         batch = [timed(partial(encoder.encode, texts, language)) for _ in range(repeats)]
         yield rate("text", f"batches of {len(texts)}, {language}", [len(texts)] * repeats, batch)
 
 
 class EncodesImages(Protocol):
-    """A backbone, alone or with its projection."""
+    """The part of a backbone or an image encoder that is measured."""
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         ...
 
     def preprocess(self, image: Image) -> Pixels:
-        """An opened image as the pixels it wants."""
+        """An opened image as pixels for `features`."""
         ...
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
-        """(N, F) of N squares."""
+        """(N, F) features of N preprocessed images."""
         ...
 
 
 def measure_images(settings: Settings) -> Iterator[Measurement]:
-    """ImageStore a second with decoding: every built-in backbone, or that of the model named."""
+    """Images per second: every built-in backbone, or the one of the chosen model."""
     for encoder in _image_encoders(settings.model):
         yield from time_images(encoder, synthetic.images(BATCH), settings.repeats)
 
@@ -147,7 +147,7 @@ def _image_encoders(model: str | None) -> Iterator[EncodesImages]:
 def time_images(
     encoder: EncodesImages, images: Sequence[bytes], repeats: int
 ) -> Iterator[Measurement]:
-    """Decoding alone, then decoding and encoding, beside each other."""
+    """Decoding alone, which is the baseline, and decoding with encoding."""
     with ThreadPoolExecutor() as pool:
 
         def pixels() -> list[Pixels]:
@@ -163,14 +163,14 @@ def time_images(
 
 
 def measure_search(settings: Settings) -> Iterator[Measurement]:
-    """The ten best of 10,000 and of 100,000 vectors, beside brute force in numpy."""
+    """The ten best of 10,000 and of 100,000 vectors, compared with brute force in numpy."""
     dimension = models.load(settings.model).image.dimension
     for count in SIZES:
         yield from time_search(synthetic.vectors(count, dimension), settings.repeats)
 
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
-    """The index that `capsearch query` uses beside the plainest exact search there is."""
+    """The vector index of `capsearch query`, compared with brute force in numpy."""
     rows = np.arange(len(vectors))
     index = FaissIndex(vectors, rows, [f"{row:08d}" for row in rows], rows)
     queries = cycle(synthetic.vectors(repeats + 1, vectors.shape[1], seed=1))
@@ -179,13 +179,14 @@ def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
         "index": lambda: index.search(next(queries), TOP),
     }
     taken = rounds(actions, repeats)
-    plain = latency("search", f"{len(vectors):,} vectors: numpy", taken["numpy"])
-    yield plain
-    yield latency("search", f"{len(vectors):,} vectors: the index", taken["index"]).against(plain)
+    baseline = latency("search", f"{len(vectors):,} vectors: numpy", taken["numpy"])
+    yield baseline
+    name = f"{len(vectors):,} vectors: vector index"
+    yield latency("search", name, taken["index"]).against(baseline)
 
 
 def brute_force(vectors: Vectors, query: Vectors, count: int) -> tuple[int, ...]:
-    """The rows with the `count` highest products, best first."""
+    """The rows with the `count` highest inner products, best first."""
     scores = vectors @ query  # (N, D) x (D,) -> (N,)
     best = np.argpartition(-scores, count)[:count]
     return tuple(best[np.argsort(-scores[best])].tolist())
@@ -204,8 +205,8 @@ def _small_index(folder: Path, model: str | None) -> Path:
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        said = " ".join(command[2:]).replace(CAPSEARCH, "capsearch")
-        raise CapsearchError(f"`{said}` failed: {done.stderr.strip()[-500:]}")
+        shown = " ".join(command[2:]).replace(CAPSEARCH, "capsearch")
+        raise CapsearchError(f"`{shown}` failed: {done.stderr.strip()[-500:]}")
 
 
 PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
@@ -217,7 +218,7 @@ PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
 
 
 def measure(parts: Sequence[str], settings: Settings) -> Iterator[Measurement]:
-    """The parts named, in the order of PARTS; all of them when none is."""
+    """Measure these parts, in the order of PARTS; all of them if none is given."""
     for name, part in PARTS.items():
         if name in parts or not parts:
             yield from part(settings)

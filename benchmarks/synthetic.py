@@ -1,4 +1,4 @@
-"""Sentences and images nobody wrote or took: something to time the machine with."""
+"""Synthetic sentences, images and vectors for speed measurements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from capsearch.engine.records import Vectors
 from capsearch.engine.vectors import unit
 
-IMAGE_SIZE = (640, 480)  # as cameras' thumbnails and the web have them
-# Invented sentences: 6 x 6 x 6 in each language, so that nothing is met twice.
+IMAGE_SIZE = (640, 480)  # pixels; a common size on the web
+# 6 x 6 x 6 sentences in each language, so that no measurement uses one twice.
 WORDS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "en": (
         "{} {} {}",
@@ -43,26 +43,26 @@ WORDS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]
 
 
 def sentences(language: str) -> tuple[str, ...]:
-    """216 different sentences."""
+    """216 different sentences in a language of WORDS."""
     pattern, *parts = WORDS[language]
     return tuple(pattern.format(*words) for words in product(*parts))
 
 
 def images(count: int, seed: int = 0) -> tuple[bytes, ...]:
-    """JPEGs of soft random shapes: about as large as photographs of that size."""
+    """JPEGs of smooth random shapes, with about the file size of real images."""
     from PIL import Image
 
     generator = np.random.default_rng(seed)
-    found = []
+    files = []
     for _ in range(count):
         coarse = generator.integers(0, 256, (48, 64, 3), dtype=np.uint8)
         file = BytesIO()
         Image.fromarray(coarse).resize(IMAGE_SIZE, Image.Resampling.BICUBIC).save(file, "JPEG")
-        found.append(file.getvalue())
-    return tuple(found)
+        files.append(file.getvalue())
+    return tuple(files)
 
 
 def vectors(count: int, dimension: int, seed: int = 0) -> Vectors:
-    """(count, dimension) random directions, unit norm."""
+    """(count, dimension) random vectors with unit norm."""
     rows = np.random.default_rng(seed).standard_normal((count, dimension), np.float32)
     return unit(rows)

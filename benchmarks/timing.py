@@ -1,4 +1,4 @@
-"""Timing things honestly: warm-up, percentiles, a yardstick, and where it was measured."""
+"""Timing: warm-up, percentiles, ratios to a baseline, and the machine they come from."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Unit = Literal["ms", "1/s"]
 class Measurement:
     """One line of the speed table.
 
-    In "ms", p95 is the slow end; in "1/s" (a rate, more is better) it is the rate that 95 %
-    of the batches reach. `ratio` is p50 over the yardstick's p50, named by `beside`.
+    In "ms", p95 is the 95th percentile; in "1/s" (higher is better) it is the rate that 95 % of
+    the batches reach. `ratio` is p50 divided by the p50 of the baseline named in `beside`.
     """
 
     part: str
@@ -35,8 +35,8 @@ class Measurement:
     beside: str | None = None
     ratio: float | None = None
 
-    def against(self, yardstick: Measurement) -> Measurement:
-        """The same figures, compared with another line's."""
+    def against(self, baseline: Measurement) -> Measurement:
+        """The same figures with their ratio to a baseline."""
         return Measurement(
             self.part,
             self.name,
@@ -44,13 +44,13 @@ class Measurement:
             self.p50,
             self.p95,
             self.samples,
-            yardstick.name,
-            self.p50 / yardstick.p50,
+            baseline.name,
+            self.p50 / baseline.p50,
         )
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds that one call takes."""
+    """The duration of one call in seconds."""
     started = perf_counter()
     action()
     return perf_counter() - started
@@ -59,7 +59,7 @@ def timed(action: Callable[[], object]) -> float:
 def rounds(
     actions: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1
 ) -> Mapping[str, Sequence[float]]:
-    """Seconds of each action, taken in turns so that a busy moment hits all of them alike."""
+    """Durations of each action in seconds, measured in turns so that load affects all alike."""
     for _ in range(warm_up):
         for action in actions.values():
             action()
@@ -71,20 +71,20 @@ def rounds(
 
 
 def latency(part: str, name: str, seconds: Sequence[float]) -> Measurement:
-    """Milliseconds a call."""
+    """Milliseconds per call."""
     p50, p95 = np.percentile(seconds, [50, 95]) * 1e3
     return Measurement(part, name, "ms", float(p50), float(p95), len(seconds))
 
 
 def rate(part: str, name: str, counts: Sequence[int], seconds: Sequence[float]) -> Measurement:
-    """Things per second, batch by batch."""
+    """Items per second; one sample is one batch."""
     rates = np.divide(counts, seconds)
     p50, p95 = np.percentile(rates, [50, 5])
     return Measurement(part, name, "1/s", float(p50), float(p95), len(seconds))
 
 
 def machine() -> Mapping[str, object]:
-    """What the figures were measured on, and which capsearch."""
+    """The machine, and the version and commit of capsearch."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
@@ -96,7 +96,7 @@ def machine() -> Mapping[str, object]:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit a folder is at, with a plus if it has been changed; None outside git."""
+    """The current commit of a folder, with a plus if files were changed; None outside git."""
     try:
         hash_ = _git(folder, "rev-parse", "--short=12", "HEAD")
         return hash_ + ("+" if _git(folder, "status", "--porcelain", "-uno") else "")

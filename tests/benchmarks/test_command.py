@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from toys import PHOTOS, write_split
+from toys import IMAGES, write_split
 
 from capsearch.benchmarks import speed
 from capsearch.benchmarks.timing import Measurement
@@ -32,18 +32,18 @@ def test_json_is_a_list_of_flat_records_on_stdout(run, capsys):
 def test_tables_on_stdout_and_progress_on_stderr(run, capsys):
     assert run("--split", "toys") == 0
     out, err = capsys.readouterr()
-    assert "MRR" in out and "toys: 4 photos, model fake" in err and "model fake" not in out
+    assert "MRR" in out and "toys: 4 images, model fake" in err and "model fake" not in out
 
 
-def test_limit_takes_the_first_photos(run, capsys):
+def test_limit_takes_the_first_images(run, capsys):
     assert run("--split", "toys", "--limit", "2") == 0
-    assert "toys: 2 photos" in capsys.readouterr().err
+    assert "toys: 2 images" in capsys.readouterr().err
 
 
-def test_a_second_run_embeds_nothing(run, fake_model):
+def test_a_second_run_encodes_no_image_again(run, fake_model):
     run("--split", "toys", "--json")
     run("--split", "toys", "--json")
-    assert fake_model.image.embedded == len(PHOTOS)
+    assert fake_model.image.embedded == len(IMAGES)
 
 
 def test_several_splits_in_one_run(run, tmp_path, capsys):
@@ -54,9 +54,9 @@ def test_several_splits_in_one_run(run, tmp_path, capsys):
 
 
 def test_unreadable_images_are_counted_on_stderr(run, tmp_path, capsys):
-    write_split(tmp_path, "five", [*PHOTOS, ((), {"en": ["nothing to see"]})])
+    write_split(tmp_path, "five", [*IMAGES, ((), {"en": ["unreadable"]})])
     assert run("--split", "five", "--json") == 0
-    assert "warning: 1 photos without a readable image" in capsys.readouterr().err
+    assert "warning: 1 images could not be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_unreadable_images_are_counted_on_stderr(run, tmp_path, capsys):
         (["--split", "toys", "--clm-weight", "2"], "--clm-weight"),
     ],
 )
-def test_mistakes_end_with_two_and_a_line_that_says_what(run, capsys, arguments, message):
+def test_wrong_arguments_exit_with_2_and_a_message(run, capsys, arguments, message):
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
 
 
 def test_speed_as_json_names_the_machine(monkeypatch, capsys):
-    line = Measurement("text", "one sentence, en", "ms", 1.0, 2.0, 3)
+    line = Measurement("text", "one query, en", "ms", 1.0, 2.0, 3)
     monkeypatch.setattr(speed, "PARTS", {"text": lambda settings: iter([line])})
     assert main(["bench", "speed", "--part", "text", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["measurements"][0]["p50"] == 1.0 and "cpu" in printed["machine"]
 
 
-def test_the_command_offers_every_part_there_is():
+def test_the_command_accepts_every_part():
     (option,) = (one for one in bench.speed.params if one.name == "parts")
     assert list(option.type.choices) == list(speed.PARTS)

@@ -10,33 +10,33 @@ from capsearch.engine.errors import DataProblem, MissingExtra
 from capsearch.engine.metrics import Figure
 
 
-def run(mode, caption_lang=None, mrr=0.5, split="test-cococn", direction="t2i", collection=938):
+def row(mode, caption_lang=None, mrr=0.5, split="test-cococn", direction="t2i", collection=938):
     figures = dict.fromkeys(("r1", "r5", "r10"), Figure(0.25, 0.2, 0.3))
     figures = {"mrr": Figure(mrr, mrr - 0.01, mrr + 0.01), **figures, "medr": Figure(3, 2, 4)}
     return ResultRow(split, "zh", mode, caption_lang, direction, 984, collection, figures)
 
 
 COCOCN = [
-    run("cm", mrr=0.512),
-    run("cm", mrr=0.9, direction="i2t"),
-    run("cl", "en", mrr=0.734, collection=189),
-    run("clm", "en", mrr=0.856, collection=189),
-    run("clm", "ja", mrr=0.111, collection=94),
+    row("cm", mrr=0.512),
+    row("cm", mrr=0.9, direction="i2t"),
+    row("cl", "en", mrr=0.734, collection=189),
+    row("clm", "en", mrr=0.856, collection=189),
+    row("clm", "ja", mrr=0.111, collection=94),
 ]
 
 
-def printed(runs):
+def printed(rows):
     console = Console(file=io.StringIO(), width=140)
-    report.print_tables(runs, console)
+    report.print_tables(rows, console)
     return console.file.getvalue()
 
 
 def test_a_row_shows_mrr_as_papers_write_it_with_its_interval():
-    text = printed([run("cm", mrr=0.512)])
+    text = printed([row("cm", mrr=0.512)])
     assert ".512" in text and ".502-.522" in text and "0.512" not in text
 
 
-def test_the_paper_stands_beside_ours_in_its_order():
+def test_our_row_is_in_the_columns_of_the_paper():
     text = printed(COCOCN)
     assert all(name in text for name in report.PAPER)
     (ours,) = (line for line in text.splitlines() if "this model" in line)
@@ -48,29 +48,29 @@ def test_the_paper_stands_beside_ours_in_its_order():
     ]
 
 
-def test_the_note_says_how_many_photos_were_searched():
+def test_the_note_states_how_many_images_were_searched():
     text = " ".join(printed(COCOCN).split())
     assert "CM searches 938" in text and "189 that have English captions" in text
 
 
 @pytest.mark.parametrize("split", ["test-xtd10", "val"])
-def test_the_paper_is_left_out_where_it_cannot_be_compared(split):
-    assert "table X" not in printed([run("cm", split=split)])
+def test_the_paper_is_left_out_for_other_splits(split):
+    assert "table X" not in printed([row("cm", split=split)])
 
 
-def test_the_paper_is_left_out_beside_a_part_of_the_split():
+def test_the_paper_is_left_out_for_a_part_of_the_split():
     part = [replace(one, collection=one.collection // 10) for one in COCOCN]
     assert "table X" in printed(COCOCN) and "table X" not in printed(part)
 
 
-def test_a_plot_is_a_image(tmp_path):
+def test_a_plot_is_an_image_file(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "mrr.png"
-    report.save_plot([*COCOCN, run("cm", split="val")], path)
+    report.save_plot([*COCOCN, row("cm", split="val")], path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_interval_beside_its_value_still_draws(tmp_path):
+def test_an_interval_that_excludes_its_value_can_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     figure = Figure(0.5, 0.6, 0.7)
     report.save_plot(

@@ -1,10 +1,10 @@
-"""The benchmark on colour images and toy encoders, where every rank can be worked out."""
+"""The benchmark on colour images and toy encoders, where every rank can be computed by hand."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from toys import PHOTOS, write_split
+from toys import IMAGES, write_split
 
 from capsearch.benchmarks.query_selection import protocol_of
 from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate
@@ -21,41 +21,41 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def runs(fake_model, data):
+def rows(fake_model, data):
     return evaluate(fake_model, encode_split(fake_model, data))
 
 
-def find(runs, query_lang, mode, caption_lang=None, direction="t2i"):
+def find(rows, query_lang, mode, caption_lang=None, direction="t2i"):
     (found,) = (
-        run
-        for run in runs
-        if (run.query_lang, run.mode, run.caption_lang, run.direction)
+        row
+        for row in rows
+        if (row.query_lang, row.mode, row.caption_lang, row.direction)
         == (query_lang, mode, caption_lang, direction)
     )
     return found
 
 
-class TestWhatIsMeasured:
-    def test_every_language_mode_and_direction(self, runs):
-        assert {(run.query_lang, run.mode, run.caption_lang) for run in runs} == {
+class TestRows:
+    def test_every_language_mode_and_direction(self, rows):
+        assert {(row.query_lang, row.mode, row.caption_lang) for row in rows} == {
             (query, mode, caption)
             for query in ("en", "zh", "ja")
             for mode, captions in {"cm": [None], "cl": "other", "clm": "other"}.items()
             for caption in ([None] if captions != "other" else {"en", "zh", "ja"} - {query})
         }
-        assert {run.direction for run in runs} == {"t2i", "i2t"}
+        assert {row.direction for row in rows} == {"t2i", "i2t"}
 
-    def test_cm_searches_the_whole_split(self, runs):
-        run = find(runs, "zh", "cm")
-        assert (run.queries, run.collection) == (3, 4)
+    def test_cm_searches_the_whole_split(self, rows):
+        row = find(rows, "zh", "cm")
+        assert (row.queries, row.collection) == (3, 4)
 
-    def test_cl_and_clm_search_the_photos_described_in_the_caption_language(self, runs):
+    def test_cl_and_clm_search_the_images_described_in_the_caption_language(self, rows):
         for mode in ("cl", "clm"):
-            run = find(runs, "en", mode, "zh")
-            assert (run.queries, run.collection) == (4, 3)  # four English captions, three photos
+            row = find(rows, "en", mode, "zh")
+            assert (row.queries, row.collection) == (4, 3)  # four English captions, three images
 
-    def test_records_are_flat_with_exactly_the_agreed_keys(self, runs):
-        (first, *_) = find(runs, "zh", "cm").records()
+    def test_records_are_flat_with_exactly_the_agreed_keys(self, rows):
+        (first, *_) = find(rows, "zh", "cm").records()
         assert list(first) == [
             "split",
             "query_lang",
@@ -68,7 +68,7 @@ class TestWhatIsMeasured:
             "high",
         ]
         assert first["split"] == "toys" and first["caption_lang"] is None
-        assert [one["metric"] for one in find(runs, "zh", "cm").records()] == [
+        assert [one["metric"] for one in find(rows, "zh", "cm").records()] == [
             "mrr",
             "r1",
             "r5",
@@ -78,38 +78,38 @@ class TestWhatIsMeasured:
 
 
 class TestFigures:
-    def test_cm_t2i(self, runs):
-        # 红 and 蓝 find their photos first. "蓝色的树" is about photo 2, which scores 0: after
+    def test_cm_t2i(self, rows):
+        # 红 and 蓝 find their images first. "蓝色的树" is about image 2, which scores 0: after
         # blue (1) come three equal zeros, and ties count against us: rank 4.
-        assert find(runs, "zh", "cm").figures["mrr"].value == pytest.approx((1 + 1 + 1 / 4) / 3)
+        assert find(rows, "zh", "cm").figures["mrr"].value == pytest.approx((1 + 1 + 1 / 4) / 3)
 
-    def test_cm_i2t_needs_one_of_several_sentences(self, runs):
-        # Every photo has an English sentence with its colour: all first.
-        run = find(runs, "en", "cm", direction="i2t")
-        assert (run.queries, run.collection) == (4, 5)
-        assert run.figures["r1"].value == 1
+    def test_cm_i2t_needs_one_of_several_captions(self, rows):
+        # Every image has an English caption with its colour: all are first.
+        row = find(rows, "en", "cm", direction="i2t")
+        assert (row.queries, row.collection) == (4, 5)
+        assert row.figures["r1"].value == 1
 
-    def test_cm_i2t_asks_only_with_photos_that_have_a_sentence(self, runs):
-        assert find(runs, "ja", "cm", direction="i2t").queries == 1
+    def test_cm_i2t_uses_only_images_that_have_a_caption(self, rows):
+        assert find(rows, "ja", "cm", direction="i2t").queries == 1
 
-    def test_cl_t2i(self, runs):
+    def test_cl_t2i(self, rows):
         # "a green tree" against 红车 (0), 蓝海 (0), 蓝树 (1/2): first through the tree. All others
         # are first too, "something red" by 红 alone.
-        assert find(runs, "en", "cl", "zh").figures["mrr"].value == 1
+        assert find(rows, "en", "cl", "zh").figures["mrr"].value == 1
 
-    def test_clm_mixes_both_with_the_model_s_weight(self, runs):
-        # "蓝色的树" for photo 2, weight .4. CL with (blue sea) 1/2, with (green tree) 1/2;
-        # CM with blue 1, with green and white 0: photo 2 comes second of three.
-        assert find(runs, "zh", "clm", "en").figures["mrr"].value == pytest.approx(
+    def test_clm_mixes_both_with_the_model_s_weight(self, rows):
+        # "蓝色的树" for image 2, weight .4. CL with (blue sea) 1/2, with (green tree) 1/2;
+        # CM with blue 1, with green and white 0: image 2 comes second of three.
+        assert find(rows, "zh", "clm", "en").figures["mrr"].value == pytest.approx(
             (1 + 1 + 1 / 2) / 3
         )
 
-    def test_descriptions_pay_and_photos_too(self, make_model, data):
-        dear = make_model(penalty=2.0)  # red things drop below everything else
-        runs = evaluate(dear, encode_split(dear, data))
-        # 赤い車 finds "a red car" last of the four, 红色的车 its photo too.
-        assert find(runs, "ja", "cl", "en").figures["medr"].value == 4
-        assert find(runs, "ja", "cm").figures["medr"].value == 4
+    def test_hubness_penalties_apply_to_descriptions_and_images(self, make_model, data):
+        model = make_model(penalty=2.0)  # everything red scores below everything else
+        rows = evaluate(model, encode_split(model, data))
+        # 赤い車 finds "a red car" last of the four, 红色的车 its image too.
+        assert find(rows, "ja", "cl", "en").figures["medr"].value == 4
+        assert find(rows, "ja", "cm").figures["medr"].value == 4
 
     def test_a_weight_of_one_is_cl_and_of_zero_is_cm(self, fake_model, data):
         split = encode_split(fake_model, data)
@@ -117,11 +117,11 @@ class TestFigures:
         assert find(only_cl, "zh", "clm", "en").figures == find(only_cl, "zh", "cl", "en").figures
 
     def test_all_descriptions_may_match_better_than_the_first(self, fake_model, tmp_path):
-        photos = [
+        images = [
             (("red",), {"en": ["a red car"], "zh": ["红色"]}),
             (("blue",), {"en": ["a house", "the blue sea"], "zh": ["蓝色的海"]}),
         ]
-        split = encode_split(fake_model, write_split(tmp_path, "two", photos))
+        split = encode_split(fake_model, write_split(tmp_path, "two", images))
         first = evaluate(fake_model, split)
         every = evaluate(fake_model, split, RetrievalOptions(all_descriptions=True))
         assert find(first, "zh", "cl", "en").figures["r1"].value == 1 / 2
@@ -156,85 +156,85 @@ def test_the_order_is_the_search_engine_s(make_model, data, penalty):
 
 
 class TestUnknownWords:
-    def test_only_sentences_with_one_are_asked(self, fake_model, tmp_path):
-        photos = [
+    def test_only_captions_with_one_are_queries(self, fake_model, tmp_path):
+        images = [
             (("red",), {"en": ["a red car", "whatever this is"]}),
             (("blue",), {"zh": ["蓝"]}),
         ]
         split = encode_split(
-            fake_model, write_split(tmp_path, "two", photos), unknown_words_only=True
+            fake_model, write_split(tmp_path, "two", images), unknown_words_only=True
         )
         assert split.languages == ("en",)
         assert len(split.queries["en"].owner) == 1
-        assert len(split.descriptions["en"].owner) == 2  # still there to be matched
+        assert len(split.descriptions["en"].owner) == 2  # descriptions stay complete
 
-    def test_a_split_without_any_says_so(self, fake_model, data):
-        with pytest.raises(DataProblem, match="toys has no sentence to ask with"):
+    def test_a_split_without_any_is_an_error(self, fake_model, data):
+        with pytest.raises(DataProblem, match="toys has no captions to use as queries"):
             encode_split(fake_model, data, unknown_words_only=True)
 
 
 class TestProtocols:
-    def test_xtd10_asks_with_the_first_caption(self, data):
-        photo = data.images[0]
-        assert [one.text for one in protocol_of("test-xtd10")(photo, "en")] == ["a red car"]
+    def test_xtd10_queries_are_first_captions(self, data):
+        image = data.images[0]
+        assert [one.text for one in protocol_of("test-xtd10")(image, "en")] == ["a red car"]
 
-    def test_cococn_asks_in_chinese_with_what_people_wrote(self, data):
+    def test_cococn_queries_in_chinese_are_written_by_people(self, data):
         written = tuple(
             Caption(text, "zh", source)
             for text, source in (("一", "coco-cn"), ("二", "coco-cn-translated"), ("三", "coco-cn"))
         )
-        photo = replace(
+        image = replace(
             data.images[0], captions={"zh": written, "en": data.images[0].captions["en"]}
         )
-        assert [one.text for one in protocol_of("test-cococn")(photo, "zh")] == ["一", "三"]
-        assert len(protocol_of("test-cococn")(photo, "en")) == 2
+        assert [one.text for one in protocol_of("test-cococn")(image, "zh")] == ["一", "三"]
+        assert len(protocol_of("test-cococn")(image, "en")) == 2
 
     @pytest.mark.parametrize("split", ["test-flickr8k", "val", "anything"])
-    def test_others_ask_with_every_caption(self, data, split):
+    def test_queries_of_other_splits_are_every_caption(self, data, split):
         assert len(protocol_of(split)(data.images[0], "en")) == 2
 
 
 class TestFeatures:
-    def test_the_second_run_embeds_nothing(self, fake_model, data, tmp_path):
+    def test_a_second_run_encodes_no_image_again(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path / "cache")
         _, first = load_features(fake_model.image, data, cache)
         _, second = load_features(fake_model.image, data, cache)
-        assert fake_model.image.embedded == len(PHOTOS)
+        assert fake_model.image.embedded == len(IMAGES)
         np.testing.assert_array_equal(first, second)
 
-    def test_a_part_helps_the_whole(self, fake_model, data, tmp_path):
+    def test_features_of_a_part_are_reused_for_the_whole(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path / "cache")
         load_features(fake_model.image, data.first(1), cache)
         load_features(fake_model.image, data, cache)
-        assert fake_model.image.embedded == len(PHOTOS)
+        assert fake_model.image.embedded == len(IMAGES)
 
-    def test_other_eyes_have_other_features(self, make_model, data):
+    def test_another_backbone_has_another_cache_key(self, make_model, data):
         one, other = make_model("lite").image, make_model("large").image
         assert cache_key(one, data) != cache_key(other, data)
 
-    def test_a_broken_cache_file_is_made_anew(self, fake_model, data, tmp_path):
+    def test_a_broken_cache_file_is_rebuilt(self, fake_model, data, tmp_path):
         cache = FeatureCache(tmp_path)
         (tmp_path / f"{cache_key(fake_model.image, data)}.npz").write_bytes(b"PK broken")
         _, features = load_features(fake_model.image, data, cache)
         assert features.shape == (4, 9)
 
-    def test_photos_without_a_readable_image_are_left_out(self, fake_model, tmp_path):
-        photos = [*PHOTOS, ((), {"en": ["nothing to see"]})]
-        kept, features = load_features(
-            fake_model.image, write_split(tmp_path, "five", photos), None
+    def test_unreadable_images_are_left_out(self, fake_model, tmp_path):
+        images = [*IMAGES, ((), {"en": ["unreadable"]})]
+        readable, features = load_features(
+            fake_model.image, write_split(tmp_path, "five", images), None
         )
-        assert [photo.id for photo in kept.images] == ["0", "1", "2", "3"]
+        assert [image.id for image in readable.images] == ["0", "1", "2", "3"]
         assert len(features) == 4
 
     def test_no_readable_image_at_all_is_an_error(self, fake_model, tmp_path):
         data = write_split(tmp_path, "none", [((), {"en": ["nothing"]})])
-        with pytest.raises(DataProblem, match="none of the photos has a readable image"):
+        with pytest.raises(DataProblem, match="none of the images can be read"):
             load_features(fake_model.image, data, None)
 
-    def test_progress_is_told(self, fake_model, data):
-        told = []
-        load_features(fake_model.image, data, None, lambda done, of: told.append((done, of)))
-        assert told == [(4, 4)]
+    def test_progress_is_reported(self, fake_model, data):
+        reported = []
+        load_features(fake_model.image, data, None, lambda done, of: reported.append((done, of)))
+        assert reported == [(4, 4)]
 
 
 def test_a_split_in_languages_no_model_reads_is_refused(fake_model, tmp_path):

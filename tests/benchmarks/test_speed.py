@@ -1,4 +1,4 @@
-"""What is measured and how it is compared; never how long it takes here."""
+"""What is measured and which baseline it is compared with; not how long it takes."""
 
 import subprocess
 from dataclasses import replace
@@ -61,7 +61,7 @@ class TestTiming:
         assert timing.commit(tmp_path).endswith("+")
 
 
-class TestMadeUp:
+class TestSynthetic:
     @pytest.mark.parametrize("language", synthetic.WORDS)
     def test_no_sentence_comes_twice(self, language):
         assert len(set(synthetic.sentences(language))) == 6 * 6 * 6
@@ -78,7 +78,7 @@ class TestParts:
         expected = [language for language in ("en", "zh", "ja") for _ in range(3)]
         assert [name.rpartition(" ")[2] for name in names] == expected
 
-    def test_images_are_timed_beside_decoding_alone(self, fake_model):
+    def test_the_baseline_of_images_is_decoding_alone(self, fake_model):
         alone, both = speed.time_images(fake_model.image, synthetic.images(2), repeats=2)
         assert both.beside == alone.name and both.unit == "1/s"
         assert fake_model.image.batches == [2, 2, 2]  # warm-up and two repeats
@@ -99,12 +99,12 @@ class TestParts:
         names = {line.name for line in speed.measure_images(speed.Settings(repeats=1))}
         assert names == {"quick: decoding alone", "quick: decoded and encoded"}
 
-    def test_a_model_given_by_name_shows_its_own_eyes(self, fake_model, monkeypatch):
+    def test_a_model_given_by_name_is_measured_with_its_own_backbone(self, fake_model, monkeypatch):
         monkeypatch.setattr(models, "load", lambda name: fake_model)
         lines = tuple(speed.measure_images(speed.Settings("mine", repeats=1)))
         assert lines[0].name == "toy: decoding alone"
 
-    def test_the_index_is_timed_beside_numpy(self):
+    def test_the_baseline_of_the_vector_index_is_numpy(self):
         plain, index = speed.time_search(synthetic.vectors(500, 8), repeats=2)
         assert index.beside == plain.name and index.ratio == index.p50 / plain.p50
 
@@ -113,7 +113,7 @@ class TestParts:
         query = np.array([0.1, 0.4, 0.2, 0.3], np.float32)
         assert speed.brute_force(vectors, query, 2) == (1, 3)
 
-    def test_a_command_that_fails_says_what_it_said(self):
+    def test_a_failed_command_is_reported_with_its_stderr(self):
         with pytest.raises(CapsearchError, match="no such thing"):
             speed._run([speed.sys.executable, "-c", "raise SystemExit('no such thing')"])
 
@@ -123,7 +123,7 @@ class TestParts:
         assert list(speed.measure(["text"], speed.Settings())) == [line]
 
 
-def test_the_table_names_yardstick_and_machine(capsys):
+def test_the_table_names_baseline_and_machine(capsys):
     from rich.console import Console
 
     line = Measurement("search", "the index", "ms", 3.0, 4.0, 5, "numpy", 0.75)

@@ -10,9 +10,9 @@ from PIL import Image
 from capsearch.encoders.datasets.dataset import read
 from capsearch.engine.fakes import colour_image
 
-# Colours of each photo, and its sentences. The toy encoders see eight colours in images and
-# also things in sentences. CaptionedImage 2 is wrongly described as blue in Chinese.
-PHOTOS = [
+# Colours of each image, and its captions. The toy encoders detect eight colours in images,
+# and colours and objects in captions. Image 2 is wrongly described as blue in Chinese.
+IMAGES = [
     (("red",), {"en": ["a red car", "something red"], "zh": ["红色的车"], "ja": ["赤い車"]}),
     (("blue",), {"en": ["the blue sea"], "zh": ["蓝色的海"]}),
     (("green", "white"), {"en": ["a green tree"], "zh": ["蓝色的树"]}),
@@ -26,7 +26,7 @@ def png(*colours):
     return file.getvalue()
 
 
-def write_split(folder, split, photos=PHOTOS, source="test"):
+def write_split(folder, split, images=IMAGES, source="test"):
     records = [
         {
             "id": number,
@@ -36,12 +36,12 @@ def write_split(folder, split, photos=PHOTOS, source="test"):
                 for lang, texts in captions.items()
             },
         }
-        for number, (_, captions) in enumerate(photos)
+        for number, (_, captions) in enumerate(images)
     ]
     lines = "\n".join(map(json.dumps, records)).encode()
     (folder / f"{split}.jsonl.gz").write_bytes(gzip.compress(lines))
     with tarfile.open(folder / f"{split}-00.tar", "w") as archive:
-        for number, (colours, _) in enumerate(photos):
+        for number, (colours, _) in enumerate(images):
             content = png(*colours) if colours else b"no image"
             info = tarfile.TarInfo(f"{number}.png")
             info.size = len(content)
