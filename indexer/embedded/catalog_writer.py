@@ -191,14 +191,14 @@ class CatalogWriter:
 
         Returns the number of new captions.
         """
-        keep = {(image_id, named.caption.text) for image_id, named in matched}
+        current = {(image_id, named.caption.text) for image_id, named in matched}
         sql = "SELECT id, image_id, text FROM captions WHERE origin = ?"
-        gone = [
+        outdated = [
             (number,)
             for number, image_id, text in self.catalog.rows(sql, (str(origin),))
-            if (image_id, text) not in keep
+            if (image_id, text) not in current
         ]
-        self._connection.executemany("DELETE FROM captions WHERE id = ?", gone)
+        self._connection.executemany("DELETE FROM captions WHERE id = ?", outdated)
         return sum(
             self._put_caption(image_id, str(origin), named.caption) for image_id, named in matched
         )
@@ -254,14 +254,14 @@ class CatalogWriter:
 
         Returns the number of new captions.
         """
-        keep = {(caption.source, caption.text) for caption in captions}
+        current = {(caption.source, caption.text) for caption in captions}
         sql = "SELECT id, source, text FROM captions WHERE image_id = ? AND origin = ?"
-        gone = [
+        outdated = [
             (number,)
             for number, source, text in self.catalog.rows(sql, (image_id, origin))
-            if source in sources and (source, text) not in keep
+            if source in sources and (source, text) not in current
         ]
-        self._connection.executemany("DELETE FROM captions WHERE id = ?", gone)
+        self._connection.executemany("DELETE FROM captions WHERE id = ?", outdated)
         return sum(self._put_caption(image_id, origin, caption) for caption in captions)
 
     def _put_caption(self, image_id: str, origin: str, caption: Caption) -> int:

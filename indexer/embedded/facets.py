@@ -82,7 +82,7 @@ def _folders(catalog: SqliteCatalog) -> tuple[Facet, ...]:
         for folder in _parents(path, roots):
             images.setdefault(folder, set()).add(image_id)
     counts = Counter({folder: len(ids) for folder, ids in images.items()})
-    return tuple(Facet(*one) for one in sorted(_most_common(counts)))
+    return tuple(Facet(*item) for item in sorted(_most_common(counts)))
 
 
 def _parents(path: str, roots: Iterable[str]) -> Iterable[str]:
@@ -98,7 +98,7 @@ def _parents(path: str, roots: Iterable[str]) -> Iterable[str]:
 
 
 def _most_common(counts: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:MAX_CHOICES]
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_CHOICES]
 
 
 def _day(moment: str | None) -> date | None:

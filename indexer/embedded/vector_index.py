@@ -80,7 +80,7 @@ class FaissIndex:
 
     def scores(self, query: Vectors, image_ids: Sequence[str]) -> Mapping[str, Match]:
         """Each given image's best match by `exact_scores`; images without a vector are left out."""
-        entries = [entry for one in set(image_ids) for entry in self._entries_of.get(one, ())]
+        entries = [entry for owner in set(image_ids) for entry in self._entries_of.get(owner, ())]
         matches = self._best(query, np.array(entries, np.int64))
         return {match.image_id: match for match in matches}
 
@@ -111,7 +111,7 @@ class FaissIndex:
         if allowed is None:
             mask[self._slots] = True
         else:
-            wanted = np.array([one in allowed for one in self._ids], bool)
+            wanted = np.array([image_id in allowed for image_id in self._ids], bool)
             mask[self._slots[wanted[self._ranks]]] = True
         return mask
 

@@ -100,7 +100,7 @@ def test_a_bad_file_that_was_deleted_is_no_longer_reported(collection, folder):
     assert collection.stats().skipped == 3  # bomb, empty, truncated
 
 
-def test_a_image_that_cannot_be_read_for_once_stays_in_the_index(
+def test_an_indexed_image_that_cannot_be_read_stays_in_the_index(
     collection, image_folder, monkeypatch, image
 ):
     index(collection, [image_folder])
