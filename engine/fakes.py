@@ -1,4 +1,4 @@
-"""Toy encoders and stores for tests: no weights, no disk, yet searches that mean something.
+"""Toy encoders and a toy backend for tests: no weights, no disk, yet real searches.
 
 An image is the share of its pixels nearest to each of eight colours; a sentence is the
 colours and things it names in English, Chinese or Japanese. So "a red car" finds the red
@@ -8,7 +8,7 @@ image, "红色的车" and "赤い車" find it too, and a test can do the arithme
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import PurePath
@@ -17,15 +17,18 @@ from typing import Any
 import numpy as np
 
 from capsearch.engine.errors import UnknownLanguage
+from capsearch.engine.fusion import Evidence, EvidenceModel, contributions
+from capsearch.engine.protocols import Found
+from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import (
     LANGUAGES,
     Caption,
+    Document,
     EncodedText,
+    Facets,
     Filters,
-    ImageRecord,
-    Match,
     Pixels,
-    Tag,
+    Source,
     Vectors,
 )
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
@@ -67,13 +70,13 @@ CONCEPTS: tuple[tuple[str, str, str], ...] = (
 class FakeImageEncoder:
     """Colour shares as features; the projection keeps the colours and turns them by `turn`.
 
-    Two encoders of one `backbone` but different `turn` stand for the same eyes with another
-    projection. `embedded` counts the images that went through, `batches` their groups.
+    Two encoders of one `backbone` but different `turn` stand for one backbone with two
+    projections. `embedded` counts the images encoded, `batches` the sizes of their batches.
     """
 
     backbone: str = "toy"
     turn: int = 0
-    penalty: float = 0.0  # what a wholly red image pays
+    penalty: float = 0.0  # of an image that is all red
     embedded: int = 0
     batches: list[int] = field(default_factory=list)
     feature_dimension: int = len(COLOURS) + 1
@@ -86,7 +89,7 @@ class FakeImageEncoder:
 
     @property
     def digest(self) -> str:
-        """Stands for the weights: equal names, equal eyes."""
+        """Stands for the weights: equal names, equal features."""
         return f"digest-of-{self.backbone}"
 
     def preprocess(self, image: Any) -> Pixels:
@@ -115,9 +118,10 @@ class FakeTextEncoder:
     turn: int = 0
     weight: float = 0.4
     floor: float = 0.1
-    penalty: float = 0.0  # what a caption pays that says nothing but red
+    penalty: float = 0.0  # of a caption that says nothing but red
     dimension: int = len(COLOURS) + 1
     caption_dimension: int = len(CONCEPTS) + 1
+    evidence: EvidenceModel | None = None
 
     def detect(self, text: str) -> str:
         """Kana is Japanese, other Han Chinese, the rest English."""
@@ -137,7 +141,7 @@ class FakeTextEncoder:
         return EncodedText(as_query(unit(colours)), as_query(unit(counts)), known)
 
     def as_documents(self, captions: Vectors) -> Vectors:
-        """Captions pay for the red in them."""
+        """Captions have a hubness penalty for the red in them."""
         concepts = strip_bias(captions)
         return as_document(concepts, self.penalty * concepts[:, _RED])
 
@@ -153,85 +157,133 @@ class FakeTextEncoder:
         """The same for all languages."""
         return self.floor
 
+    def evidence_model(self, language: str) -> EvidenceModel | None:
+        """The one given, for all languages."""
+        return self.evidence
+
+    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
+        """Nothing scores on an empty bank."""
+        return {"image": 0.0, "caption": 0.0}
+
+    def words(self, text: str) -> tuple[str, ...]:
+        """Lower-case words, each once."""
+        return tuple(dict.fromkeys(re.findall(r"\w+", text.lower())))
+
 
 @dataclass(frozen=True, slots=True)
-class FakeVectorIndex:
-    """The contract of a vector index in its plainest form: rows (image id, item, vector)."""
+class FakeBackend:
+    """The contract of a backend in its plainest form: every document is scored.
 
-    rows: Sequence[tuple[str, int, Vectors]] = ()
+    `vectors` holds image vectors by id, `captions` one (image id, caption, vector) each.
+    """
+
+    documents: Mapping[str, Document] = field(default_factory=dict)
+    vectors: Mapping[str, Vectors] = field(default_factory=dict)
+    captions: Sequence[tuple[str, Caption, Vectors]] = ()
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.documents)
+
+    def captioned(self) -> bool:
+        """Whether any caption has a vector."""
+        return bool(self.captions)
 
     def search(
-        self, query: Vectors, count: int, allowed: Collection[str] | None = None
-    ) -> tuple[Match, ...]:
-        """The `count` best images, by looking at all of them."""
-        owners = {owner for owner, _, _ in self.rows if allowed is None or owner in allowed}
-        matches = self.scores(query, sorted(owners)).values()
-        return tuple(sorted(matches, key=lambda one: (-one.score, one.image_id))[:count])
+        self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
+    ) -> tuple[Found, ...]:
+        """Scores all documents that pass, sorts them, and takes the page."""
+        ids = sorted(one for one in self.documents if self._passes(one, filters, query))
+        matched = {one: self._matched(one, query.caption) for one in ids}
+        evidence = self._evidence(ids, query, matched)
+        scores = query.fusion.scores(evidence)
+        parts = query.fusion.log_odds(evidence)
+        found = [
+            Found(
+                self.documents[one],
+                float(scores[row]),
+                contributions(evidence, parts, row, query.fusion.sources, matched[one][0]),
+            )
+            for row, one in enumerate(ids)
+            if scores[row] > -np.inf and scores[row] >= query.min_score
+        ]
+        found.sort(key=lambda one: (-one.score, one.document.record.id))
+        return tuple(found[offset : offset + limit])
 
-    def scores(self, query: Vectors, image_ids: Sequence[str]) -> Mapping[str, Match]:
-        """The best item of each image; the lowest item number among equals."""
-        wanted = set(image_ids)
-        best: dict[str, Match] = {}
-        for owner, item, vector in sorted(self.rows, key=lambda row: row[:2]):
-            score = float(np.float32(np.dot(vector, query)))
-            if owner in wanted and (owner not in best or score > best[owner].score):
-                best[owner] = Match(owner, score, item)
-        return best
+    def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Documents by id; unknown ids are left out."""
+        return {one: self.documents[one] for one in ids if one in self.documents}
 
     def vector(self, image_id: str) -> Vectors | None:
-        """The first vector an image owns, or None."""
-        return next((vector for owner, _, vector in self.rows if owner == image_id), None)
+        """The image vector, or None."""
+        return self.vectors.get(image_id)
 
+    def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[Document, ...]:
+        """Latest first, undated last; ties by id."""
+        ids = [one for one in sorted(self.documents) if self._passes(one, filters, None)]
+        dated = sorted(
+            (one for one in ids if self.documents[one].record.taken_at is not None),
+            key=lambda one: self.documents[one].record.taken_at or datetime.min,
+            reverse=True,
+        )
+        undated = [one for one in ids if self.documents[one].record.taken_at is None]
+        return tuple(self.documents[one] for one in [*dated, *undated][offset : offset + limit])
 
-@dataclass(frozen=True, slots=True)
-class FakeCatalog:
-    """The contract of a catalog in its plainest form. Captions are numbered from 1 in order."""
+    def facets(self) -> Facets:
+        """None: nothing to filter by."""
+        return Facets()
 
-    records: Mapping[str, ImageRecord] = field(default_factory=dict)
-    written: Sequence[tuple[str, Caption]] = ()
-    labels: Mapping[str, tuple[Tag, ...]] = field(default_factory=dict)
-
-    def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
-        """Records by id; unknown ids are left out."""
-        return {one: self.records[one] for one in ids if one in self.records}
-
-    def captions(self, ids: Sequence[str]) -> Mapping[str, tuple[Caption, ...]]:
-        """All captions of each image, people's before models'."""
-        return {one: self._captions_of(one) for one in ids if one in self.records}
-
-    def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
-        """All tags of each image, surest first."""
-        return {
-            one: tuple(
-                sorted(self.labels.get(one, ()), key=lambda tag: (-tag.confidence, tag.label))
-            )
+    def _evidence(
+        self,
+        ids: Sequence[str],
+        query: EncodedQuery,
+        matched: Mapping[str, tuple[Caption | None, float, float]],
+    ) -> Evidence:
+        image = [
+            np.dot(self.vectors[one], query.image)
+            if query.image is not None and one in self.vectors
+            else np.nan
             for one in ids
-            if one in self.records
-        }
+        ]
+        words = [self._coverage(one, query.words) for one in ids]
+        return Evidence(
+            np.array(image, float),
+            np.array([matched[one][1] for one in ids], float),
+            np.array([matched[one][2] for one in ids], float),
+            np.array(words, float),
+        )
 
-    def caption(self, item: int) -> Caption:
-        """The caption numbered `item`."""
-        return self.written[item - 1][1]
+    def _matched(self, image_id: str, query: Vectors | None) -> tuple[Caption | None, float, float]:
+        """The best caption, and the best score of people's and of models' captions."""
+        best: dict[bool, float] = {False: np.nan, True: np.nan}
+        chosen: tuple[float, Caption | None] = (-np.inf, None)
+        for owner, caption, vector in self.captions:
+            if owner != image_id or query is None:
+                continue
+            score = float(np.float32(np.dot(vector, query)))
+            best[caption.generated] = float(np.fmax(best[caption.generated], score))
+            if score > chosen[0]:
+                chosen = (score, caption)
+        return chosen[1], best[False], best[True]
 
-    def select(self, filters: Filters) -> frozenset[str]:
-        """The ids of all images that pass."""
-        return frozenset(one for one in self.records if self._passes(one, filters))
+    def _text(self, image_id: str) -> list[str]:
+        document = self.documents[image_id]
+        texts = [caption.text for caption in document.captions]
+        texts += [tag.label for tag in document.tags] + list(document.record.paths)
+        return re.findall(r"\w+", " ".join(texts).lower())
 
-    def _captions_of(self, image_id: str) -> tuple[Caption, ...]:
-        mine = [caption for owner, caption in self.written if owner == image_id]
-        return tuple(sorted(mine, key=lambda caption: caption.generated))
+    def _coverage(self, image_id: str, words: Sequence[str]) -> float:
+        text = set(self._text(image_id))
+        return sum(word in text for word in words) / len(words) if words else 0.0
 
-    def _passes(self, image_id: str, filters: Filters) -> bool:
-        record, captions = self.records[image_id], self._captions_of(image_id)
-        labels = {tag.label for tag in self.labels.get(image_id, ())}
+    def _passes(self, image_id: str, filters: Filters, query: EncodedQuery | None) -> bool:
+        document = self.documents[image_id]
+        text = f" {' '.join(self._text(image_id))} "
         return (
-            _lies_under(record.paths, filters.folders)
-            and set(filters.tags) <= labels
-            and _taken_within(record.taken_at, filters)
-            and _has_caption(captions, filters)
+            _lies_under(document.record.paths, filters.folders)
+            and set(filters.tags) <= {tag.label for tag in document.tags}
+            and _taken_within(document.record.taken_at, filters)
+            and _has_caption(document.captions, filters)
+            and (query is None or all(f" {' '.join(one)} " in text for one in query.phrases))
         )
 
 

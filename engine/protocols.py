@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from capsearch.engine.fusion import EvidenceModel
+from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import (
     Caption,
+    Contributions,
+    Document,
     EncodedText,
+    Facets,
     Filters,
-    ImageRecord,
-    Match,
     Pixels,
-    Tag,
+    Source,
     Vectors,
 )
 
@@ -120,58 +124,97 @@ class TextEncoder(Protocol):
         ...
 
     def clm_weight(self, language: str) -> float:
-        """The share of CL in CLM that validated best for queries in this language."""
+        """The weight of CL in the convex combination that validated best for this language."""
         ...
 
     def cl_floor(self, language: str) -> float:
-        """What an unrelated caption scores: stands in for CL where an image has no caption."""
+        """The mean score of unrelated captions: CL of a document that has none."""
+        ...
+
+    def evidence_model(self, language: str) -> EvidenceModel | None:
+        """What calibration fitted for queries in this language; None if it never ran."""
+        ...
+
+    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
+        """What one encoded query scores on the model's banks of unrelated images and captions."""
+        ...
+
+    def words(self, text: str) -> tuple[str, ...]:
+        """Folded tokens for matching words as words, the same for queries and documents."""
         ...
 
 
-class VectorIndex(Protocol):
-    """Vectors owned by images; an image may own none, one or many."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A document that a backend found: its score in the fusion's unit, and why."""
+
+    document: Document
+    score: float
+    contributions: Contributions
+
+
+@dataclass(frozen=True, slots=True)
+class NewDocument:
+    """A document to write, with its vectors."""
+
+    document: Document
+    feature: Vectors  # (F,) of the backbone
+    vector: Vectors  # (D,)
+    caption_vectors: Mapping[Caption, Vectors]  # (C,) of the captions that were encoded
+
+
+class Backend(Protocol):
+    """Where documents live and are searched: embedded on one machine, or a cluster.
+
+    Filters are pushed down, ids are strings, results come with their documents. Equal states
+    give equal answers, and the pages of one query neither repeat nor drop a document.
+    """
 
     def __len__(self) -> int:
-        """How many vectors it holds."""
+        """How many documents it holds."""
+        ...
+
+    def captioned(self) -> bool:
+        """Whether any document has a caption that can be searched."""
         ...
 
     def search(
-        self, query: Vectors, count: int, allowed: Collection[str] | None = None
-    ) -> tuple[Match, ...]:
-        """The `count` best images by inner product, each once with its best item.
+        self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
+    ) -> tuple[Found, ...]:
+        """The documents ranked offset + 1 to offset + limit by `query.fusion`.
 
-        Best first, ties by image id. `allowed` restricts the images; None allows all.
+        Best first, ties by image id; none below `query.min_score`.
         """
         ...
 
-    def scores(self, query: Vectors, image_ids: Sequence[str]) -> Mapping[str, Match]:
-        """Exact matches of given images; those that own no vector are left out."""
+    def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Documents by id; unknown ids are left out."""
         ...
 
     def vector(self, image_id: str) -> Vectors | None:
-        """The first vector an image owns, or None."""
+        """The image vector (D,) of a document, or None."""
+        ...
+
+    def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[Document, ...]:
+        """By the date they were taken, latest first, undated last; ties by id."""
+        ...
+
+    def facets(self) -> Facets:
+        """What the documents can be filtered by, with counts."""
         ...
 
 
-class Catalog(Protocol):
-    """The truth about images, captions and tags."""
+class BackendWriter(Protocol):
+    """The writing side of a backend."""
 
-    def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
-        """Records by id; unknown ids are left out."""
+    def upsert(self, documents: Iterable[NewDocument]) -> None:
+        """Adds documents, or replaces those of the same id; whole batches or nothing."""
         ...
 
-    def captions(self, ids: Sequence[str]) -> Mapping[str, tuple[Caption, ...]]:
-        """All captions of each image, people's before models'."""
+    def delete(self, ids: Sequence[str]) -> None:
+        """Removes documents; unknown ids are ignored."""
         ...
 
-    def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
-        """All tags of each image, surest first."""
-        ...
-
-    def caption(self, item: int) -> Caption:
-        """The caption behind a caption index's item number."""
-        ...
-
-    def select(self, filters: Filters) -> frozenset[str]:
-        """The ids of all images that pass."""
+    def refresh(self) -> None:
+        """Makes what was written visible to searches that start afterwards."""
         ...

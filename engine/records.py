@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,)
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
+Source = Literal["image", "caption", "generated", "words"]  # of evidence, see engine.fusion
 
 LANGUAGES = ("en", "zh", "ja")
 MODES: tuple[Mode, ...] = ("clm", "cm", "cl")
@@ -66,6 +67,15 @@ class ImageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """An image with everything written about it: captions people's first, tags surest first."""
+
+    record: ImageRecord
+    captions: tuple[Caption, ...] = ()
+    tags: tuple[Tag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Filters:
     """What a hit must be, besides relevant. The empty filter lets everything through."""
 
@@ -81,66 +91,68 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """What to look for: words, an image, or both.
-
-    `image` is a decoded image from outside the index, `like` the id of one inside it.
-    `weight` is the share of CL in CLM; None takes the model's, tuned on validation for the
-    query's language. `image_weight` is the image's share when there are words too.
-    """
-
-    text: str = ""
-    image: Pixels | None = field(default=None, compare=False)
-    like: str | None = None
-    language: str | None = None  # None: by script
-    mode: Mode = "clm"
-    weight: float | None = None
-    image_weight: float = 0.5
-    filters: Filters = field(default_factory=Filters)
-    min_score: float | None = None
-    limit: int = 10
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Contributions:
-    """Why a hit is there: the two scores and the caption that matched best."""
+    """Why a hit is there: the scores of its evidence, and the caption that matched best.
+
+    `log_odds` says how much each source adds to the log-odds of relevance, beside "prior";
+    it is empty where the score is not a probability.
+    """
 
     cm: float | None = None
     cl: float | None = None
+    words: float | None = None  # share of the query's words found as words
     caption: Caption | None = None
+    log_odds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One result; ranks count from 1 over all pages."""
+    """One result with its document; ranks count from 1 over all pages.
 
-    image_id: str
+    `score` is the probability of relevance where the model is calibrated, otherwise the score
+    that the mode defines (SearchResult.unit says which).
+    """
+
+    document: Document
     score: float
     rank: int
     contributions: Contributions
 
+    @property
+    def image_id(self) -> str:
+        """The id of the image found."""
+        return self.document.record.id
+
+    @property
+    def record(self) -> ImageRecord:
+        """The image found."""
+        return self.document.record
+
+
+Unit = Literal["probability", "score"]
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A page of hits, with what the engine understood and what it wants to say about it."""
+    """A page of hits, with how the query was understood and warnings about it."""
 
     hits: tuple[Hit, ...]
     more: bool  # another page would not be empty
     language: str | None
     mode: Mode
-    weight: float | None  # the CL share used, None outside CLM
+    weight: float | None  # the CL weight used, None where CLM was not the convex combination
+    unit: Unit = "score"
+    min_score: float | None = None  # the cut-off used
     warnings: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """Sentences as vectors: `visual` compares with images, `caption` with captions.
+    """Sentences as query vectors: `visual` compares with images, `caption` with captions.
 
-    `known[i]` is False where sentence i holds nothing the model has a meaning for; its
-    vectors are then zero. Both are questions: `engine.vectors` says how they differ from what
-    an index holds.
+    `known[i]` is False where the model knows nothing in sentence i; its vectors are then zero.
+    `engine.vectors` tells how queries differ from the documents of an index.
     """
 
     visual: Vectors  # (N, D)
@@ -149,9 +161,20 @@ class EncodedText:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """An image found by a vector index: its best item's score, and which item that was."""
+class Facet:
+    """One value to filter by, and how many images have it."""
 
-    image_id: str
-    score: float
-    item: int  # the row's key in the index: a caption's number, 0 for an image vector
+    value: str
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """All values to filter by; most images first, then by name."""
+
+    tags: tuple[Facet, ...] = ()
+    folders: tuple[Facet, ...] = ()  # absolute, counting what lies anywhere below
+    caption_languages: tuple[Facet, ...] = ()
+    written_by: tuple[Facet, ...] = ()  # "people", "models"
+    earliest: date | None = None
+    latest: date | None = None

@@ -1,23 +1,30 @@
-"""CM, CL and CLM search over any catalog and any pair of vector indexes."""
+"""CM, CL and CLM search over any backend."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from time import perf_counter
 
+import numpy as np
+
 from capsearch.engine.errors import InvalidQuery, UnknownLanguage
-from capsearch.engine.fusion import Fused, Side, best_fused
-from capsearch.engine.protocols import Catalog, ImageEncoder, TextEncoder, VectorIndex
+from capsearch.engine.fusion import (
+    CalibratedEvidence,
+    ConvexCombination,
+    EvidenceModel,
+    Fusion,
+    SingleSource,
+    without,
+)
+from capsearch.engine.protocols import Backend, Found, ImageEncoder, TextEncoder
+from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import (
-    MODES,
-    Contributions,
     EncodedText,
     Hit,
-    Match,
     Mode,
-    Query,
     SearchResult,
+    Source,
     Vectors,
 )
 from capsearch.engine.vectors import blend, similarity_query
@@ -25,52 +32,47 @@ from capsearch.engine.vectors import blend, similarity_query
 
 @dataclass(frozen=True, slots=True)
 class _Understood:
-    """A query after encoding: the vectors to search with, and what was made of it."""
+    """A query after encoding, and what was made of it."""
 
-    visual: Vectors  # (D,)
-    caption: Vectors | None  # (C,), None when the query has no words
+    encoded: EncodedQuery
     language: str | None
     mode: Mode
-    weight: float
-    floor: float
-    warnings: tuple[str, ...]
+    min_score: float | None  # as users see it
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEngine:
-    """Finds images. Holds no state of its own: two engines over one index agree."""
+    """Finds images. Holds no state of its own: two engines over one backend agree."""
 
-    catalog: Catalog
-    images: VectorIndex
-    captions: VectorIndex
+    backend: Backend
     image_encoder: ImageEncoder
     text_encoder: TextEncoder
 
     def search(self, query: Query) -> SearchResult:
-        """The page of hits that `query` asks for.
+        """One page of hits.
 
-        Raises InvalidQuery for a query with neither words nor image, a mode it cannot
-        have, or numbers out of range; UnknownLanguage for a language no model reads.
+        Raises InvalidQuery for a query with neither text nor image, a mode it cannot have, or
+        numbers out of range; UnknownLanguage for a language no model reads.
         """
-        _check(query)
+        query.check()
         started = perf_counter()
         understood = self._understand(query)
         encoded = perf_counter()
-        allowed = self.catalog.select(query.filters) if query.filters else None
         # One more than the page tells whether there is another page.
-        wanted = query.offset + query.limit + 1
-        fused = self._rank(understood, wanted, allowed)
-        if query.min_score is not None:
-            fused = tuple(one for one in fused if one.score >= query.min_score)
-        page = fused[query.offset : query.offset + query.limit]
-        hits = tuple(self._hit(one, query.offset + at + 1) for at, one in enumerate(page))
+        found = self.backend.search(
+            understood.encoded, query.filters, query.limit + 1, query.offset
+        )
         done = perf_counter()
+        fusion = understood.encoded.fusion
         return SearchResult(
-            hits=hits,
-            more=len(fused) == wanted,
+            hits=_hits(found[: query.limit], fusion, query.offset),
+            more=len(found) > query.limit,
             language=understood.language,
             mode=understood.mode,
-            weight=understood.weight if understood.mode == "clm" else None,
+            weight=fusion.weight if isinstance(fusion, ConvexCombination) else None,
+            unit=fusion.unit,
+            min_score=understood.min_score,
             warnings=understood.warnings,
             timings_ms={
                 "encode": 1e3 * (encoded - started),
@@ -79,113 +81,104 @@ class SearchEngine:
         )
 
     def _understand(self, query: Query) -> _Understood:
-        image = self._image(query)
+        image = self._image_vector(query)
         if not query.text.strip():
-            assert image is not None  # _check saw to it
-            return _Understood(image, None, None, "cm", 0.0, 0.0, ())
+            assert image is not None  # Query.check saw to it
+            encoded = EncodedQuery(SingleSource("image"), image=image)
+            return _cut(_Understood(encoded, None, "cm", query.min_score), None)
+        language = self._language(query)
+        text = self.text_encoder.encode([query.text], language)
+        mode: Mode = query.mode
+        if mode == "clm" and not self.backend.captioned():
+            mode = "cm"  # nothing to fuse with
+        fusion, model = self._fusion(query, text, language, mode, image is not None)
+        words = self.text_encoder.words(query.text) if "words" in fusion.sources else ()
+        encoded = EncodedQuery(
+            fusion=fusion,
+            image=_visual(text, image, query.image_weight) if mode != "cl" else None,
+            caption=text.caption[0] if "caption" in fusion.sources else None,
+            words=words,
+            phrases=tuple(self.text_encoder.words(one) for one in query.phrases),
+        )
+        warnings = tuple(self._warnings(text, language, query))
+        return _cut(_Understood(encoded, language, mode, query.min_score, warnings), model)
+
+    def _language(self, query: Query) -> str:
         language = query.language or self.text_encoder.detect(query.text)
         if language not in self.text_encoder.languages:
             known = ", ".join(self.text_encoder.languages)
             raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
-        encoded = self.text_encoder.encode([query.text], language)
-        visual = encoded.visual[0]
-        if image is not None:
-            visual = blend(image, visual, query.image_weight)
-        weight, mode = query.weight, query.mode
-        if mode == "clm" and not len(self.captions):
-            mode = "cm"  # nothing to fuse with: the scores stay those of CM
-        return _Understood(
-            visual=visual,
-            caption=encoded.caption[0],
-            language=language,
-            mode=mode,
-            weight=self.text_encoder.clm_weight(language) if weight is None else weight,
-            floor=self.text_encoder.cl_floor(language),
-            warnings=tuple(self._warnings(encoded, language, query)),
-        )
+        return language
 
-    def _warnings(self, encoded: EncodedText, language: str, query: Query) -> Iterator[str]:
-        if not encoded.known[0]:
+    def _fusion(
+        self, query: Query, text: EncodedText, language: str, mode: Mode, with_image: bool
+    ) -> tuple[Fusion, EvidenceModel | None]:
+        """How this query's evidence is fused, and the model behind it if it is calibrated."""
+        model = self.text_encoder.evidence_model(language)
+        if mode == "cl":
+            return SingleSource("caption"), None
+        if query.weight is not None or with_image or model is None:
+            return self._uncalibrated(query, language, mode, with_image), None
+        if mode == "cm":
+            model = without(model, "caption", "generated", "words")
+        background: Mapping[Source, float] = self.text_encoder.background(text)
+        return CalibratedEvidence(model, background, len(self.backend)), model
+
+    def _uncalibrated(self, query: Query, language: str, mode: Mode, with_image: bool) -> Fusion:
+        """The convex combination; beside an image the captions count as much as the text does."""
+        if mode == "cm":
+            return SingleSource("image")
+        tuned = self.text_encoder.clm_weight(language)
+        weight = tuned if query.weight is None else query.weight
+        if with_image:
+            weight *= 1.0 - query.image_weight
+        return ConvexCombination(weight, self.text_encoder.cl_floor(language))
+
+    def _warnings(self, text: EncodedText, language: str, query: Query) -> Iterator[str]:
+        if not text.known[0]:
             yield f"the {language} model knows nothing in {query.text!r}; the order means little"
-        if query.mode == "cl" and not len(self.captions):
+        if query.mode == "cl" and not self.backend.captioned():
             yield "no image here has a caption; use mode cm, or index some captions"
 
-    def _image(self, query: Query) -> Vectors | None:
+    def _image_vector(self, query: Query) -> Vectors | None:
         if query.image is not None:
             vectors = self.image_encoder.project(self.image_encoder.features([query.image]))
             return similarity_query(vectors[0])
         if query.like is None:
             return None
-        vector = self.images.vector(query.like)
+        vector = self.backend.vector(query.like)
         if vector is None:
             raise InvalidQuery(f"no image with id {query.like!r} in this index")
         return similarity_query(vector)
 
-    def _rank(
-        self, understood: _Understood, count: int, allowed: Collection[str] | None
-    ) -> tuple[Fused, ...]:
-        visual, caption = understood.visual, understood.caption
-        if understood.mode == "cm" or caption is None:
-            return _one_sided(self.images.search(visual, count, allowed), "cm")
-        if understood.mode == "cl":
-            return _one_sided(self.captions.search(caption, count, allowed), "cl")
-        return best_fused(
-            _side(self.captions, caption, allowed, understood.floor),
-            _side(self.images, visual, allowed, 0.0),
-            understood.weight,
-            count,
-        )
 
-    def _hit(self, fused: Fused, rank: int) -> Hit:
-        cl, cm = fused.cl, fused.cm
-        return Hit(
-            fused.image_id,
-            fused.score,
-            rank,
-            Contributions(
-                cm=cm.score if cm else None,
-                cl=cl.score if cl else None,
-                caption=self.catalog.caption(cl.item) if cl else None,
-            ),
-        )
+def _visual(text: EncodedText, image: Vectors | None, image_weight: float) -> Vectors:
+    return text.visual[0] if image is None else blend(image, text.visual[0], image_weight)
 
 
-def _check(query: Query) -> None:
-    if query.image is not None and query.like is not None:
-        raise InvalidQuery("give one image to compare with, not two")
-    if not query.text.strip() and query.image is None and query.like is None:
-        raise InvalidQuery("nothing to search for: give some words or an image")
-    if query.mode not in MODES:
-        raise InvalidQuery(f"mode is one of {', '.join(MODES)}, not {query.mode!r}")
-    if query.mode == "cl" and not query.text.strip():
-        raise InvalidQuery("captions are searched with words: add some, or use mode cm")
-    if query.limit < 1 or query.offset < 0:
-        raise InvalidQuery("limit must be at least 1 and offset at least 0")
-    if query.weight is not None and not 0.0 <= query.weight <= 1.0:
-        raise InvalidQuery(f"the CLM weight lies between 0 and 1, not {query.weight}")
-    if not 0.0 <= query.image_weight <= 1.0:
-        raise InvalidQuery(f"the image's weight lies between 0 and 1, not {query.image_weight}")
+def _cut(understood: _Understood, model: EvidenceModel | None) -> _Understood:
+    """The cut-off as users see it and in the fusion's unit; calibrated models have a default."""
+    least = understood.min_score
+    if least is None and model is not None:
+        least = model.cutoff
+    if least is None:
+        return understood
+    limit = _logit(least) if understood.encoded.fusion.unit == "probability" else least
+    encoded = replace(understood.encoded, min_score=limit)
+    return replace(understood, encoded=encoded, min_score=least)
 
 
-def _side(
-    index: VectorIndex, vector: Vectors, allowed: Collection[str] | None, floor: float
-) -> Side:
-    def top(count: int) -> Sequence[Match]:
-        return index.search(vector, count, allowed)
-
-    def exact(image_ids: Sequence[str]) -> Mapping[str, Match]:
-        return index.scores(vector, image_ids)
-
-    return Side(top, exact, floor)
+def _logit(probability: float) -> float:
+    if probability <= 0.0:
+        return float("-inf")
+    if probability >= 1.0:
+        return float("inf")
+    return float(np.log(probability) - np.log1p(-probability))
 
 
-def _one_sided(matches: Sequence[Match], mode: Mode) -> tuple[Fused, ...]:
+def _hits(found: tuple[Found, ...], fusion: Fusion, offset: int) -> tuple[Hit, ...]:
+    shown = fusion.shown(np.array([one.score for one in found], float))
     return tuple(
-        Fused(
-            match.image_id,
-            match.score,
-            cl=match if mode == "cl" else None,
-            cm=match if mode == "cm" else None,
-        )
-        for match in matches
+        Hit(one.document, float(score), offset + at, one.contributions)
+        for at, (one, score) in enumerate(zip(found, shown, strict=True), start=1)
     )

@@ -1,0 +1,76 @@
+"""What a user searches for, and what it becomes for a backend."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from capsearch.engine.errors import InvalidQuery
+from capsearch.engine.fusion import Fusion
+from capsearch.engine.records import MODES, Filters, Mode, Pixels, Vectors
+
+_QUOTED = re.compile(r'["“”„]([^"“”„]+)["“”]|「([^「」]+)」|『([^『』]+)』')
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to look for: text, an image, or both.
+
+    `image` is a decoded image from outside the index, `like` the id of one inside it. Quoted
+    parts of the text must occur as words. `weight` asks for the convex combination of COCO-CN
+    with this weight of CL; None fuses calibrated evidence where the model has it, otherwise
+    takes the model's tuned weight. `image_weight` is the image's weight beside text. Hits below
+    `min_score` are left out; None takes the model's calibrated cut-off, 0 shows everything.
+    """
+
+    text: str = ""
+    image: Pixels | None = field(default=None, compare=False)
+    like: str | None = None
+    language: str | None = None  # None: by script
+    mode: Mode = "clm"
+    weight: float | None = None
+    image_weight: float = 0.5
+    filters: Filters = field(default_factory=Filters)
+    min_score: float | None = None
+    limit: int = 10
+    offset: int = 0
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """The quoted parts, which must occur."""
+        found = (next(part for part in match if part) for match in _QUOTED.findall(self.text))
+        return tuple(part.strip() for part in found if part.strip())
+
+    def check(self) -> None:
+        """InvalidQuery for nothing to search for, an impossible mode, or numbers out of range."""
+        if self.image is not None and self.like is not None:
+            raise InvalidQuery("give one image to compare with, not two")
+        has_text = bool(self.text.strip())
+        if not has_text and self.image is None and self.like is None:
+            raise InvalidQuery("nothing to search for: give some words or an image")
+        if self.mode not in MODES:
+            raise InvalidQuery(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.mode == "cl" and not has_text:
+            raise InvalidQuery("captions are searched with words: add some, or use mode cm")
+        if self.limit < 1 or self.offset < 0:
+            raise InvalidQuery("limit must be at least 1 and offset at least 0")
+        if self.weight is not None and not 0.0 <= self.weight <= 1.0:
+            raise InvalidQuery(f"the CLM weight lies between 0 and 1, not {self.weight}")
+        if not 0.0 <= self.image_weight <= 1.0:
+            raise InvalidQuery(f"the image's weight lies between 0 and 1, not {self.image_weight}")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQuery:
+    """A query as a backend gets it: vectors, words, and how evidence becomes a score.
+
+    The backend finds candidates by whatever `fusion.sources` names and scores them with
+    `fusion`; a vector is None, or words are empty, where the query has none.
+    """
+
+    fusion: Fusion
+    image: Vectors | None = None  # (D,) against image vectors
+    caption: Vectors | None = None  # (C,) against caption vectors
+    words: tuple[str, ...] = ()  # folded tokens, each once
+    phrases: tuple[tuple[str, ...], ...] = ()  # folded tokens that must occur, in this order
+    min_score: float = float("-inf")  # in the fusion's own unit: log-odds or score
