@@ -1,4 +1,4 @@
-# One word does it: make demo, make test. `make help` lists the rest.
+# `make demo` and `make test`; `make help` lists all targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ export CHROMIUM
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo  ## install, index some photographs, search them in three languages
+demo: $(VENV)/.demo  ## install, index some images, search them in three languages
 	@$(BIN)/python -m capsearch.ui.demo .demo
 
 test: lint types pytest  ## everything that must pass: ruff, mypy, pytest
@@ -30,15 +30,15 @@ pytest: $(VENV)/.test  ## the tests alone
 	  "on Debian or Ubuntu: apt-get install chromium fonts-noto-cjk, or set CHROMIUM=/path/to/it"
 	@$(BIN)/pytest
 
-format: $(VENV)/.test  ## put the code into shape
+format: $(VENV)/.test  ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 bench: $(VENV)/.test  ## retrieval figures: make bench DATA=folder SPLIT=name
-	@test -n "$(DATA)" || { echo "say which data: make bench DATA=folder SPLIT=name"; exit 2; }
+	@test -n "$(DATA)" || { echo "DATA is missing: make bench DATA=folder SPLIT=name"; exit 2; }
 	@$(BIN)/capsearch bench retrieval --data "$(DATA)" $(if $(SPLIT),--split "$(SPLIT)")
 
-clean:  ## remove what these commands made
+clean:  ## remove everything these targets created
 	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache tests/output
 	find $(PACKAGES) tests -name __pycache__ -prune -exec rm -rf {} +
 
@@ -49,10 +49,10 @@ $(VENV)/.venv:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
 	  || { echo "Python's venv is missing; on Debian or Ubuntu: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade "pip>=25.1"  # --group is new there
+	$(PIP) install --upgrade "pip>=25.1"  # the first with --group
 	@touch $@
 
-# --no-deps: of these two packages only the photographs are wanted.
+# --no-deps: only the image files of these two packages are used.
 $(VENV)/.demo: pyproject.toml $(VENV)/.venv
 	$(PIP) install --editable .
 	$(PIP) install --no-deps scikit-image scikit-learn

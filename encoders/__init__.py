@@ -1,1 +1,1 @@
-"""Bytes or text in, arrays or tokens out: languages, tokenizers, image and text encoders."""
+"""Bytes or text to arrays or tokens: languages, tokenizers, image and text encoders, models."""

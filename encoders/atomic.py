@@ -11,10 +11,11 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; afterwards it is `path`, at once.
+    """A temporary path beside `path` to write to; at the end of the block it replaces `path`.
 
-    Whoever reads sees the old file or the new one, also after a power cut: the bytes are synced
-    before the rename and the folder after it. An error leaves `path` as it was and no leftovers.
+    Readers find the old file or the new one, never a part, also after a power cut: the bytes are
+    synced before the rename and the folder after it. After an error `path` is unchanged and the
+    temporary file is deleted.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
@@ -29,19 +30,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """UTF-8 text into a file, whole or not at all."""
+    """Replace a file by this text in UTF-8, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def sync_file(path: Path) -> None:
-    """Waits until a file's bytes are on the disk."""
+    """Wait until a file's bytes are on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a new or renamed file survive a power cut; Windows neither needs nor allows it."""
+    """Make a new or renamed file survive a power cut; Windows neither needs nor allows it."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

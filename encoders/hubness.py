@@ -1,11 +1,12 @@
-"""Hubness penalty: images and captions near every query score less.
+"""Hubness penalty: images and captions that are similar to every query score less.
 
-In a space of many dimensions some points are near to far too many others, and such hubs stand
-in everybody's results (Radovanović et al. 2010). As in querybank normalisation (QB-Norm, Bogolin
-et al. 2022), a bank of queries tells how similar a document is to queries in general, and part
-of that is subtracted from its score. Our bank is the training captions, as some thousand cluster
-centres. The penalty becomes a coordinate of the document's vector (`engine.vectors`), so it is
-needed where images and captions are indexed, not to encode a query.
+In a space of many dimensions some points are similar to far too many others. Such hubs appear
+in the results of unrelated queries (Radovanović et al. 2010). As in querybank normalisation
+(QB-Norm, Bogolin et al. 2022), a query bank measures how similar a document is to queries in
+general, and a part of that is subtracted from its score. Our query bank is the training captions,
+summarised as some thousand cluster centres. The penalty is stored as the last coordinate of the
+document's vector (`engine.vectors`): it is computed when images and captions are indexed, and
+encoding a query does not need it.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ FILE = "query_bank.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class QueryBank:
-    """Queries in general: cluster centres of captions in both spaces, and the share of each.
+    """Cluster centres of captions in both spaces, and the fraction of captions in each cluster.
 
-    Centres are means of unit vectors, so they are shorter the looser their captions lie.
+    A centre is the mean of unit vectors, so it is shorter if its captions are less similar.
     """
 
     visual: Vectors  # (K, D)
     sentence: Vectors  # (K, S)
-    log_shares: NDArray[np.float32]  # (K,) of the captions in each cluster
+    log_shares: NDArray[np.float32]  # (K,) log of the fraction of captions in each cluster
 
     @classmethod
     def load(cls, folder: Path) -> QueryBank:
-        """A model's query bank; UnknownModel where it has none."""
+        """The query bank in a model folder; UnknownModel if there is none."""
         if not (folder / FILE).is_file():
             raise UnknownModel(
-                f"{folder} has no {FILE}: it was made by an older capsearch; train it again"
+                f"{folder} has no {FILE}: it was trained by an older capsearch; train it again"
             )
         stored = Arrays(folder / FILE)
         return cls(stored["visual"], stored["sentence"], stored["log_shares"])
 
     def save(self, folder: Path) -> None:
-        """Write it beside a model's other arrays."""
+        """Write it into a model folder."""
         save_arrays(
             folder / FILE,
             {"visual": self.visual, "sentence": self.sentence, "log_shares": self.log_shares},
@@ -56,22 +57,22 @@ class QueryBank:
 
 @dataclass(frozen=True, slots=True)
 class HubnessPenalty:
-    """What a similarity to the query bank costs; calibration chose the numbers on validation.
+    """The penalty as a function of a document's similarity to the query bank.
 
     penalty = weight * (max(similarity, floor) - mean)
 
-    `mean` is the average similarity on validation, so penalties are around zero and may be
-    negative. The `floor` keeps images of a kind that no caption describes, far from every query,
-    from being rewarded for that.
+    Calibration fits the parameters on validation. `mean` is the average similarity there, so
+    penalties are centred on zero and may be negative. Without the `floor`, images unlike any
+    caption would get a large bonus.
     """
 
     weight: float
-    inverse_temperature: float  # of the soft maximum over the bank
+    inverse_temperature: float  # of the soft maximum over the query bank
     mean: float
     floor: float = -1.0
 
     def at(self, similarity: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(N,) the penalty at such a similarity to the bank."""
+        """(N,) penalties of documents with these similarities to the query bank."""
         above = np.maximum(similarity, self.floor) - self.mean
         return np.asarray(self.weight * above, np.float32)
 
@@ -81,14 +82,14 @@ NO_PENALTY = HubnessPenalty(weight=0.0, inverse_temperature=1.0, mean=0.0)
 
 @dataclass(frozen=True)
 class Hubness:
-    """The penalties of vectors on their way into an index."""
+    """Computes the hubness penalties of vectors that are added to an index."""
 
     penalty: HubnessPenalty
     folder: Path  # of the query bank
-    centres: Callable[[QueryBank], Vectors]  # the bank in the vectors' space
+    centres: Callable[[QueryBank], Vectors]  # the query bank in the space of the vectors
 
     def penalties(self, vectors: Vectors) -> NDArray[np.float32]:
-        """(N,) one for each of (N, D) unit vectors."""
+        """(N,) the penalty of each of (N, D) unit vectors."""
         if not self.penalty.weight:
             return np.zeros(len(vectors), np.float32)
         centres, log_shares = self._bank

@@ -1,4 +1,4 @@
-"""The built-in eyes: a network on ONNX Runtime and a linear projection into the shared space."""
+"""The built-in image encoder: a backbone on ONNX Runtime and a projection to the shared space."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backbone:
-    """ImageStore to features.
+    """An image network that maps pixels to features.
 
-    Scaling of pixels and of features is part of the ONNX graph: what comes in is (N, S, S, 3)
-    uint8, what goes out is standardised by the training photographs' mean and deviation.
+    Scaling is part of the ONNX graph: its input is (N, S, S, 3) uint8 pixels, its output features
+    standardised by the mean and standard deviation over the training images.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Backbone:
     path: Path
 
     def preprocess(self, image: Image) -> Pixels:
-        """The whole scene, squashed to the input size."""
+        """The whole image, squashed to the input size."""
         from capsearch.encoders.preprocess import squash
 
         return squash(image, self.input_size)
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
-        """(N, F) of N images squashed to the input size."""
+        """(N, F) features of preprocessed images; ValueError for another shape or type."""
         if not pixels:
             return np.zeros((0, self.dimension), np.float32)
         batch = np.stack(pixels)  # (N, S, S, 3)
@@ -58,12 +58,12 @@ class Backbone:
 
 
 def open_session(model: Path | bytes) -> Any:
-    """An ONNX Runtime session on whatever hardware there is."""
+    """An ONNX Runtime session with every execution provider that is installed."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Idle workers must not spin: decoding runs on the same cores.
+    # Idle workers must not spin: images are decoded on the same cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(
         model, options, providers=onnxruntime.get_available_providers()
@@ -81,26 +81,26 @@ class ProjectedImageEncoder:
 
     @property
     def name(self) -> str:
-        """The backbone's name: features are comparable only within it."""
+        """The backbone's name."""
         return self.backbone.name
 
     @property
     def digest(self) -> str:
-        """The backbone's digest."""
+        """The backbone's digest: features are comparable only if it is equal."""
         return self.backbone.digest
 
     def preprocess(self, image: Image) -> Pixels:
-        """As the backbone wants it."""
+        """The pixels that the backbone takes."""
         return self.backbone.preprocess(image)
 
     @property
     def feature_dimension(self) -> int:
-        """Width of a feature."""
+        """F, the width of a feature."""
         return self.backbone.dimension
 
     @property
     def dimension(self) -> int:
-        """The shared space, and the penalty."""
+        """D, the width of an image vector: the shared space and the hubness penalty."""
         return self.width + 1
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
@@ -108,7 +108,7 @@ class ProjectedImageEncoder:
         return self.backbone.features(pixels)
 
     def project(self, features: Vectors) -> Vectors:
-        """(N, F) -> (N, D) for an index: unit vectors and what they pay."""
+        """(N, F) -> (N, D) rows for an index: unit vectors and their hubness penalties."""
         w = self._arrays
         vectors = unit(features.astype(np.float32) @ w["image_W"].T + w["image_b"])
         return as_document(vectors, self.hubness.penalties(vectors))

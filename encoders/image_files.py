@@ -1,4 +1,4 @@
-"""Image files, opened safely: formats, size limits, orientation, colours."""
+"""Opening image files safely: formats, size limit, orientation, colour modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"}
 )
 HEIF_SUFFIXES = frozenset({".heic", ".heif"})  # these need the extra `heif`
-# What Pillow itself opens at most; changing that would change it for the whole process.
+# Pillow's own limit. Raising that one would raise it for the whole process.
 MAX_PIXELS = 178_956_970
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
 
@@ -31,7 +31,7 @@ def heif_supported() -> bool:
 
 @contextmanager
 def opened(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """A lazily opened image whose size has been checked; all its problems as InvalidImage."""
+    """An image, opened lazily and not larger than `max_pixels`; InvalidImage for every problem."""
     _register_heif()
     try:
         with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
@@ -48,7 +48,7 @@ def opened(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image
 
 
 def flat_rgb(image: Image.Image) -> Image.Image:
-    """RGB of any mode: 16 bits scaled to 8, transparency over white."""
+    """Any mode as RGB: 16 bits scaled to 8, transparent pixels over white."""
     if image.mode in _SIXTEEN_BIT or image.mode in ("I", "F"):
         return _from_deep(image).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
@@ -59,16 +59,16 @@ def flat_rgb(image: Image.Image) -> Image.Image:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """(width, height) once the EXIF orientation is applied."""
+    """(width, height) after applying the EXIF orientation."""
     width, height = image.size
     return (height, width) if orientation(image) >= 5 else (width, height)
 
 
 def orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; 1 where it is missing or nonsense."""
+    """The EXIF orientation, 1 to 8; 1 if it is missing or invalid."""
     try:
         value = image.getexif().get(0x0112, 1)
-    except Exception:  # broken EXIF is no reason to refuse the pixels
+    except Exception:  # broken EXIF data does not make the pixels unreadable
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
@@ -85,15 +85,18 @@ _TURNS = {
 
 
 def turned(pixels: Image.Image, original: Image.Image) -> Image.Image:
-    """Turned as the original's EXIF says: after squashing there is less to turn."""
+    """`pixels`, turned upright by the EXIF orientation of `original`.
+
+    For a resized copy: turning after resizing moves fewer pixels.
+    """
     turn = _TURNS.get(orientation(original))
     return pixels if turn is None else pixels.transpose(turn)
 
 
 def _from_deep(image: Image.Image) -> Image.Image:
-    """More than 8 bits a pixel, scaled rather than clipped.
+    """More than 8 bits a channel scaled to 8, not clipped.
 
-    16-bit files use the whole range of 16 bits; 32-bit and float ones their own.
+    The range is 0 to 65535 for 16-bit files, and from minimum to maximum for 32-bit and float.
     """
     values = np.nan_to_num(np.asarray(image).astype(np.float32))
     low, high = float(values.min()), float(values.max())

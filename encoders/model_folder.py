@@ -1,4 +1,4 @@
-"""Model folders: `model.json` plus arrays, named, digested and never pickled."""
+"""Model folders: a card (`model.json`), arrays and tables, and a digest over them; no pickle."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders.atomic import write_text
 from capsearch.engine.errors import UnknownModel
 
 SCHEMA = 1
-LOG = "log.jsonl"  # of a training run: about a model, not of it
+LOG = "log.jsonl"  # of the training run; not part of the digest
 _SCALE = ".scale"
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """A model folder's `model.json`; UnknownModel when it is none, or newer than this code."""
+    """A folder's `model.json`; UnknownModel if it is missing, invalid or of a newer schema."""
     try:
         card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise UnknownModel(f"{folder} is not a model folder: {problem}") from problem
     if not isinstance(card, dict) or "kind" not in card:
-        raise UnknownModel(f"{folder}/model.json does not say what kind of model it is")
+        raise UnknownModel(f"{folder}/model.json has no 'kind'")
     if card.get("schema", 0) > SCHEMA:
         raise UnknownModel(
-            f"{folder} was made by a newer capsearch (schema {card['schema']}, this reads "
-            f"{SCHEMA}); run `pip install -U capsearch`"
+            f"{folder} was written by a newer capsearch (schema {card['schema']}, this one reads "
+            f"up to {SCHEMA}); run `pip install -U capsearch`"
         )
     return card
 
 
 def write_card(folder: Path, card: Mapping[str, Any]) -> None:
-    """Write `model.json`, last of a model's files, whole or not at all."""
+    """Write `model.json`, whole or not at all. Write it last: it makes the folder a model."""
     text = json.dumps({"schema": SCHEMA, **card}, indent=2, ensure_ascii=False) + "\n"
-    temporary = folder / "model.json.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(folder / "model.json")
+    write_text(folder / "model.json", text)
 
 
 def digest(folder: Path, *more: str) -> str:
-    """Twelve hex digits over a folder's arrays and tables, and over the digests it builds on.
+    """Twelve hex digits over a folder's arrays and tables, and over `more`.
 
-    `model.json` and the log are left out: another description does not make another model.
+    `more` are the digests of the models it builds on and parameters of its card. `model.json` and
+    the log are left out: another description does not make another model.
     """
     total = hashlib.blake2b(digest_size=6)
     for path in sorted(folder.iterdir()):
@@ -58,10 +58,9 @@ def digest(folder: Path, *more: str) -> str:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Matrices as int8 with one scale a row, vectors as float16.
+    """Write matrices as int8 with one scale per row, and vectors as float16.
 
-    Row-wise int8 moves a sentence's vector by less than a thousandth (a test says so) and
-    halves what a model weighs.
+    Row-wise int8 halves a model's size; a test bounds how much it changes a text vector.
     """
     from safetensors.numpy import save_file
 
@@ -77,7 +76,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 class Arrays:
-    """A file of `save_arrays`: whole arrays, or some rows of a large one, as float32."""
+    """Reads a file of `save_arrays`: whole arrays, or some rows of a large one, as float32."""
 
     def __init__(self, path: Path) -> None:
         from safetensors.numpy import load_file
@@ -92,7 +91,7 @@ class Arrays:
             self._whole[name] = whole.astype(np.float32)
         return self._whole[name]
 
-    def rows(self, name: str, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+    def rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Some rows of a matrix."""
-        scale = self._stored[name + _SCALE][numbers]
-        return np.asarray(self._stored[name][numbers] * scale[:, None], np.float32)
+        scale = self._stored[name + _SCALE][rows]
+        return np.asarray(self._stored[name][rows] * scale[:, None], np.float32)

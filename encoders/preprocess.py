@@ -1,7 +1,7 @@
-"""From an image file to the pixels a network wants.
+"""From an image file to the pixels that an image encoder takes.
 
-What exactly it wants (size, squash or crop, interpolation) belongs to the image encoder, whose
-`preprocess` is one of the functions here.
+Size, squash or crop, and interpolation belong to the image encoder: its `preprocess` calls one of
+the functions here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRAFT_FACTOR = 2  # JPEG may be decoded this many times larger than needed, no 
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
-    """An image as a network wants it, with the upright size and the format of its file."""
+    """An image as its encoder takes it, with the upright size and the format of the file."""
 
     pixels: Pixels
     width: int
@@ -40,24 +40,24 @@ class DecodedImage:
 def decode(
     source: Path | bytes, preprocess: Preprocess, max_pixels: int = MAX_PIXELS
 ) -> DecodedImage:
-    """An image file through `preprocess`; of an animation the first frame.
+    """Decode an image file with `preprocess`; of an animation the first frame.
 
-    InvalidImage, with the reason, for bytes that are not a whole image, and before anything is
-    allocated for one of more than `max_pixels`.
+    InvalidImage, with the reason, if the bytes are not a complete image. An image of more than
+    `max_pixels` is refused by its header, before memory is allocated for it.
     """
     with opened(source, max_pixels) as image:
         return decode_opened(image, preprocess)
 
 
 def decode_opened(image: Image.Image, preprocess: Preprocess) -> DecodedImage:
-    """What `decode` gives for an image that `opened` has opened; call inside its block."""
+    """`decode` for an image from `image_files.opened`; call it inside that block."""
     width, height = upright_size(image)
-    kind = image.format or "unknown"  # before pixels are loaded: loading may replace the image
+    kind = image.format or "unknown"  # read first: loading pixels may replace the image
     return DecodedImage(preprocess(image), width, height, kind)
 
 
 def squash(image: Image.Image, size: int) -> Pixels:
-    """Upright, over white where transparent, the whole scene squashed to `size` squared."""
+    """(size, size, 3) pixels of the whole image: squashed, upright, over white if transparent."""
     image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
     small = flat_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(turned(small, image))

@@ -1,7 +1,7 @@
 """Enhanced W2VV at search time: sentences into the shared space, in plain numpy.
 
-The torch twin that trains these weights is `encoders.training.network`; a test holds the two
-to the same vectors. One sentence takes a few milliseconds on one core.
+`encoders.training.nn.w2vv` is the same network in torch, which trains these weights; a test
+compares the vectors of both. One sentence takes a few milliseconds on one core.
 """
 
 from __future__ import annotations
@@ -26,53 +26,56 @@ from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import EncodedText, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
 
-MAX_WORDS = 32  # as in the authors' code: what follows adds little and slows the GRU
+MAX_TOKENS = 32  # as in the authors' code: later tokens add little and slow the GRU
 
-AT_ONCE = 256  # sentences whose GRU steps are taken together
+BATCH_SIZE = 256  # sentences whose GRU states are computed together
 
 FloatArray = NDArray[Any]  # float32 throughout
 
 
 @dataclass(frozen=True)
 class LanguageEncoder:
-    """One language's words -> its share of the hidden layer (BoW + word2vec + GRU).
+    """The tokens of one language (BoW + word2vec + GRU) as input of the hidden layer.
 
-    The folder holds LANGUAGE.json (vocabulary, and the tokenizer's dictionary if it has one)
+    The folder contains LANGUAGE.json (vocabulary, and the tokenizer's dictionary if it has one)
     and LANGUAGE.safetensors.
     """
 
     language: str
     folder: Path
 
-    def numbers(self, text: str) -> NDArray[np.int64]:
-        """Vocabulary numbers of a sentence's known words, in order."""
+    def token_ids(self, text: str) -> NDArray[np.int64]:
+        """Ids of a sentence's tokens in order; tokens outside the vocabulary are left out."""
         vocabulary = self._vocabulary
-        words = self.tokenizer.tokens(text)
-        known = [vocabulary[word] for word in words if word in vocabulary]
-        return np.array(known[:MAX_WORDS], np.int64)
+        tokens = self.tokenizer.tokens(text)
+        known = [vocabulary[token] for token in tokens if token in vocabulary]
+        return np.array(known[:MAX_TOKENS], np.int64)
 
-    def unknown(self, text: str) -> tuple[str, ...]:
-        """A sentence's words outside the vocabulary."""
-        return tuple(w for w in self.tokenizer.tokens(text) if w not in self._vocabulary)
+    def unknown_words(self, text: str) -> tuple[str, ...]:
+        """A sentence's tokens outside the vocabulary."""
+        return tuple(t for t in self.tokenizer.tokens(text) if t not in self._vocabulary)
 
     def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
-        """(N, H) the words' contribution to the hidden layer before its ReLU."""
+        """(N, H) the tokens' contribution to the hidden layer before its ReLU.
+
+        `sentences` are token ids; a sentence without any contributes the bias alone.
+        """
         w = self.arrays
         out = np.repeat(w["mix_b"][None], len(sentences), axis=0)
-        told = [at for at, numbers in enumerate(sentences) if len(numbers)]
-        for start in range(0, len(told), AT_ONCE):
-            rows = told[start : start + AT_ONCE]
+        with_tokens = [row for row, token_ids in enumerate(sentences) if len(token_ids)]
+        for start in range(0, len(with_tokens), BATCH_SIZE):
+            rows = with_tokens[start : start + BATCH_SIZE]
             out[rows] += self._inputs([sentences[row] for row in rows]) @ w["mix_W"].T
         return out
 
     def _inputs(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
-        """(N, B + E + G) bag of words, mean word vector and pooled GRU; none has no words."""
+        """(N, B + E + G) bag of words, mean word vector and pooled GRU; no sentence is empty."""
         w = self.arrays
-        bags = [w.rows("bow", np.unique(numbers)).sum(axis=0) for numbers in sentences]
-        words = [w.rows("words", numbers) for numbers in sentences]  # N times (T, E)
-        means = [one.mean(axis=0) for one in words]
+        bags = [w.rows("bow", np.unique(token_ids)).sum(axis=0) for token_ids in sentences]
+        vectors = [w.rows("words", token_ids) for token_ids in sentences]  # N times (T, E)
+        means = [one.mean(axis=0) for one in vectors]
         pool = POOLINGS[self.stored["pooling"]]
-        states = gru(words, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])
+        states = gru(vectors, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])
         return np.stack(
             [
                 np.concatenate([bag, mean, pool(one, w)])
@@ -88,18 +91,18 @@ class LanguageEncoder:
 
     @cached_property
     def _vocabulary(self) -> Mapping[str, int]:
-        return {word: number for number, word in enumerate(self.stored["vocabulary"])}
+        return {token: token_id for token_id, token in enumerate(self.stored["vocabulary"])}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer it was trained with; UnknownModel if this is another version."""
-        reader = make_tokenizer(self.language, self.stored.get("dictionary"))
-        if reader.version != self.stored["tokenizer"]:
+        """The tokenizer it was trained with; UnknownModel if its version has changed since."""
+        made = make_tokenizer(self.language, self.stored.get("dictionary"))
+        if made.version != self.stored["tokenizer"]:
             raise UnknownModel(
                 f"{self.folder} was trained with tokenizer {self.stored['tokenizer']}, this "
-                f"capsearch has {reader.version}; install the capsearch it was trained with"
+                f"capsearch has {made.version}; install the capsearch it was trained with"
             )
-        return reader
+        return made
 
     @cached_property
     def arrays(self) -> Arrays:
@@ -108,20 +111,20 @@ class LanguageEncoder:
 
 
 def _last(states: FloatArray, w: Arrays) -> FloatArray:
-    """W2VV: what the GRU ends with."""
+    """W2VV: the last state."""
     return np.asarray(states[-1])
 
 
 def _mean(states: FloatArray, w: Arrays) -> FloatArray:
-    """W2VV++: all states alike."""
+    """W2VV++: the mean of all states."""
     return np.asarray(states.mean(axis=0))
 
 
 def _attention(states: FloatArray, w: Arrays) -> FloatArray:
     """Eq. 1 of COCO-CN: states weighted by a softmax over the sentence."""
     relevance = states @ w["attention_W"] + w["attention_b"]  # (T,)
-    share = np.exp(relevance - relevance.max())
-    return np.asarray((share / share.sum()) @ states)
+    weights = np.exp(relevance - relevance.max())
+    return np.asarray((weights / weights.sum()) @ states)
 
 
 POOLINGS: Mapping[str, Callable[[FloatArray, Arrays], FloatArray]] = {
@@ -134,23 +137,23 @@ POOLINGS: Mapping[str, Callable[[FloatArray, Arrays], FloatArray]] = {
 def gru(
     sentences: Sequence[FloatArray], wx: FloatArray, wh: FloatArray, bx: FloatArray, bh: FloatArray
 ) -> list[FloatArray]:
-    """Each sentence's hidden states (T, G), of a GRU with torch's hubness order: reset, update, new.
+    """Each sentence's hidden states (T, G), with torch's order of gates: reset, update, new.
 
-    None is empty. All take a step together; the shorter ones have left by then. Rows lie step
-    by step, so that what a step reads and writes is one slice.
+    No sentence may be empty. Longest first, all sentences compute a step together, those already
+    at their end excluded. Rows are ordered by step, so that each step reads and writes one slice.
     """
     lengths = np.array([len(one) for one in sentences])
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
-    taking = [np.count_nonzero(lengths > step) for step in range(lengths.max())]
-    rows = np.concatenate([starts[:count] + step for step, count in enumerate(taking)])
+    counts = [np.count_nonzero(lengths > step) for step in range(lengths.max())]
+    rows = np.concatenate([starts[:count] + step for step, count in enumerate(counts)])
     size = wh.shape[1]
-    given = np.concatenate([sentences[at] for at in order])[rows] @ wx.T + bx  # (sum of T, 3G)
-    given[:, : 2 * size] += bh[: 2 * size]
-    states = np.empty((len(given), size), np.float32)
+    inputs = np.concatenate([sentences[at] for at in order])[rows] @ wx.T + bx  # (sum of T, 3G)
+    inputs[:, : 2 * size] += bh[: 2 * size]
+    states = np.empty((len(inputs), size), np.float32)
     state, done = np.zeros((len(sentences), size), np.float32), 0
-    for count in taking:
-        now, before = given[done : done + count], state[:count]
+    for count in counts:
+        now, before = inputs[done : done + count], state[:count]
         recurrent = before @ wh.T
         gates = _sigmoid(now[:, : 2 * size] + recurrent[:, : 2 * size])
         reset, update = gates[:, :size], gates[:, size:]
@@ -158,14 +161,14 @@ def gru(
         state = states[done : done + count]
         np.add(new, update * (before - new), out=state)
         done += count
-    told = np.empty_like(states)
-    told[rows] = states
-    found = dict(zip(order.tolist(), np.split(told, starts[1:]), strict=True))
-    return [found[at] for at in range(len(sentences))]
+    by_sentence = np.empty_like(states)
+    by_sentence[rows] = states
+    split = dict(zip(order.tolist(), np.split(by_sentence, starts[1:]), strict=True))
+    return [split[at] for at in range(len(sentences))]
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
-    """Overwrites what it is given."""
+    """In place."""
     np.negative(x, out=x)
     np.exp(x, out=x)
     x += 1.0
@@ -174,45 +177,45 @@ def _sigmoid(x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class SharedTextEncoder:
-    """Sentences of several languages into one space (engine.protocols.TextEncoder)."""
+    """Encodes sentences of several languages into one space (engine.protocols.TextEncoder)."""
 
     name: str
     digest: str
     width: int  # of the shared space
     encoders: Mapping[str, LanguageEncoder]
     sentences: SentenceEncoder
-    folder: Path  # of what all its languages share
+    folder: Path  # of the layers that all languages share
     clm_weights: Mapping[str, float]
     cl_floors: Mapping[str, float]
-    sentence_weight: float  # of the sentence encoder's cosine in CL; the rest is the shared space's
+    sentence_weight: float  # of the sentence space in CL; the rest is the shared space's
     hubness: Hubness  # of captions
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages it reads."""
+        """The languages it encodes."""
         return tuple(self.encoders)
 
     @property
     def dimension(self) -> int:
-        """The shared space, and the penalty."""
+        """D, the width of an image vector: the shared space and the hubness penalty."""
         return self.width + 1
 
     @property
     def caption_dimension(self) -> int:
-        """Shared space and sentence space side by side, and the penalty."""
+        """C, the width of a caption vector: shared space, sentence space, hubness penalty."""
         return self.width + self.sentences.dimension + 1
 
     def detect(self, text: str) -> str:
-        """By script; a language this model does not read falls back to its first."""
+        """The language by script; the model's first one if it does not encode that."""
         language = detect(text)
         return language if language in self.encoders else self.languages[0]
 
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
-        """Words the sentence encoder alone may know."""
-        return self.encoders[language].unknown(text)
+        """Words outside the vocabulary; the sentence encoder may still know them."""
+        return self.encoders[language].unknown_words(text)
 
     def clm_weight(self, language: str) -> float:
-        """The share of CL in CLM that validated best."""
+        """The weight of CL in CLM that was best on validation."""
         return self.clm_weights[language]
 
     def cl_floor(self, language: str) -> float:
@@ -220,32 +223,33 @@ class SharedTextEncoder:
         return self.cl_floors[language]
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
-        """Sentences of one language as questions; zero where nothing is known."""
+        """Sentences of one language as queries; a sentence without known words is a zero row."""
         if language not in self.encoders:
             raise UnknownLanguage(
                 f"model {self.name} does not read '{language}'; it reads {', '.join(self.encoders)}"
             )
         encoder = self.encoders[language]
         texts = [simplify(text) for text in texts] if language == "zh" else texts
-        numbers = [encoder.numbers(text) for text in texts]
+        token_ids = [encoder.token_ids(text) for text in texts]
         known = tuple(
-            len(found) > 0 or self.sentences.known(text)
-            for found, text in zip(numbers, texts, strict=True)
+            len(ids) > 0 or self.sentences.known(text)
+            for ids, text in zip(token_ids, texts, strict=True)
         )
         sentence = self.sentences.encode(texts)  # (N, S)
-        visual = self._visual(sentence, encoder.hidden(numbers))
+        visual = self._visual(sentence, encoder.hidden(token_ids))
         mask = np.array(known, np.float32)[:, None]
         caption = caption_vectors(visual, sentence, self.sentence_weight)
         return EncodedText(as_query(visual * mask), as_query(caption * mask), known)
 
     def as_documents(self, captions: Vectors) -> Vectors:
-        """Captions for an index: what they mean, and what they pay; nothing for nothing."""
-        meanings = strip_bias(captions)
-        return as_document(meanings, self.hubness.penalties(meanings) * meanings.any(axis=1))
+        """Caption vectors with their hubness penalties, for an index; zero rows stay zero."""
+        vectors = strip_bias(captions)
+        return as_document(vectors, self.hubness.penalties(vectors) * vectors.any(axis=1))
 
-    def _visual(self, sentence: FloatArray, words: FloatArray) -> Vectors:
+    def _visual(self, sentence: FloatArray, tokens: FloatArray) -> Vectors:
+        """(N, S) sentence vectors and (N, H) token inputs -> (N, D) in the shared space."""
         w = self._arrays
-        hidden = np.maximum(sentence @ w["sentence_W"].T + words, 0.0)  # (N, H)
+        hidden = np.maximum(sentence @ w["sentence_W"].T + tokens, 0.0)  # (N, H)
         return unit(hidden @ w["out_W"].T + w["out_b"])
 
     @cached_property
@@ -253,8 +257,10 @@ class SharedTextEncoder:
         return Arrays(self.folder / "shared.safetensors")
 
 
-def caption_vectors(visual: Vectors, sentence: Vectors, share: float) -> Vectors:
-    """Vectors whose inner product is the weighted sum of both spaces' cosines."""
+def caption_vectors(visual: Vectors, sentence: Vectors, sentence_weight: float) -> Vectors:
+    """Vectors whose inner product is the weighted sum of the cosines in both spaces."""
     return np.concatenate(
-        [np.sqrt(1.0 - share) * visual, np.sqrt(share) * sentence], axis=1, dtype=np.float32
+        [np.sqrt(1.0 - sentence_weight) * visual, np.sqrt(sentence_weight) * sentence],
+        axis=1,
+        dtype=np.float32,
     )

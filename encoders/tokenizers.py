@@ -1,7 +1,7 @@
-"""Sentences to words, the same way at training and at search.
+"""Sentences to tokens, the same way at training and at search.
 
-A tokenizer is part of the model: its name, its version and (for Chinese) its dictionary are
-kept in `model.json`, so that a newer package cannot change how an old model reads.
+A tokenizer is part of the model. The model folder stores its version and (for Chinese) its
+dictionary, so that a newer package cannot change the tokens of an older model.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from capsearch.encoders.languages import normalise, simplify
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.protocols import Tokenizer
 
-MAX_CHARACTERS = 2000  # more than any sentence; keeps a pasted book from stalling a query
+MAX_CHARACTERS = 2000  # longer than any sentence; a pasted book must not stall a query
 _WORD = re.compile(r"\w", re.UNICODE)
 
 
 @dataclass(frozen=True)
 class EnglishTokenizer:
-    """Lower case, clitics split ("dog's" -> dog 's), then Porter2 stems: dogs and dog are one."""
+    """Lower case, clitics split ("dog's" -> dog 's), then Porter2 stems ("dogs" -> dog)."""
 
     language: str = "en"
     version: str = "en-porter2-1"
@@ -33,7 +33,7 @@ class EnglishTokenizer:
         """Stems of the words and numbers of a sentence."""
         text = normalise(text)[:MAX_CHARACTERS].lower().replace("’", "'")
         words = _ENGLISH.findall(_CLITIC.sub(r" \1", text))
-        # One a call: it takes microseconds to make, and must not be shared between threads.
+        # A new one per call: creation takes microseconds, and threads must not share one.
         return tuple(Stemmer("english", 0).stemWords(words))
 
 
@@ -43,10 +43,10 @@ _ENGLISH = re.compile(r"'(?:s|re|ve|ll|d|m)\b|n't\b|\d+(?:\.\d+)?|\w+", re.UNICO
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Words with their frequencies, and the total they were counted in.
+    """Words with their frequencies, and the total of the whole dictionary.
 
-    The total stays that of the whole dictionary: it sets how much one word more costs, so a
-    smaller one would cut the same text into shorter words.
+    A pinned dictionary has fewer words but the same total. Probabilities are frequency / total:
+    with a smaller total, texts would be cut into shorter words.
     """
 
     words: Mapping[str, int] = field(repr=False)
@@ -55,10 +55,10 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class ChineseTokenizer:
-    """jieba with a pinned dictionary, on Simplified text; Latin words are kept, lower-cased.
+    """jieba with a pinned dictionary, on Simplified text; Latin words are lower-cased.
 
-    None takes jieba's own dictionary, which training starts from (`pinned` then keeps what
-    the captions used: 20 ms to load, not 500).
+    None means jieba's whole dictionary, with which training starts. `pinned` then reduces it to
+    the words of the captions, which loads in 20 ms instead of 500.
     """
 
     dictionary: Dictionary | None = None
@@ -66,17 +66,17 @@ class ChineseTokenizer:
     version: str = "zh-jieba0.42.1-t2s-2"
 
     def tokens(self, text: str) -> tuple[str, ...]:
-        """Words in order; punctuation is left out."""
+        """Words in order, without punctuation."""
         text = simplify(normalise(text))[:MAX_CHARACTERS].lower()
-        # Without the HMM, text outside the dictionary falls apart into known characters
-        # instead of guessed words that no vocabulary holds.
+        # Without the HMM, text outside the dictionary becomes single characters; the HMM would
+        # guess words that are in no vocabulary.
         return tuple(w for w in self._jieba.cut(text, HMM=False) if _WORD.search(w))
 
     def pinned(self, used: set[str]) -> ChineseTokenizer:
-        """This tokenizer with only the words that some text used."""
+        """This tokenizer, its dictionary pruned to the words in `used`."""
         frequencies = self._jieba.FREQ
-        kept = {word: frequencies[word] for word in sorted(used) if frequencies.get(word)}
-        return ChineseTokenizer(Dictionary(kept, self._jieba.total))
+        words = {word: frequencies[word] for word in sorted(used) if frequencies.get(word)}
+        return ChineseTokenizer(Dictionary(words, self._jieba.total))
 
     @cached_property
     def _jieba(self) -> Any:
@@ -94,16 +94,16 @@ class ChineseTokenizer:
 
 
 def _lower(words: Mapping[str, int]) -> dict[str, int]:
-    """T恤 as t恤, with its prefixes: text is lower-cased before it is cut, so the words are too."""
+    """Lower-cased words and prefixes (T恤 -> t恤), since text is lower-cased before it is cut."""
     lowered: dict[str, int] = {}
     for word, frequency in words.items():
-        small = word.lower()
-        lowered[small] = max(frequency, lowered.get(small, 0))
+        lower = word.lower()
+        lowered[lower] = max(frequency, lowered.get(lower, 0))
     return lowered
 
 
 def _prefixes(words: Mapping[str, int]) -> dict[str, int]:
-    """jieba's own form of a dictionary: every prefix of a word has an entry, 0 if no word."""
+    """The dictionary in jieba's form: every prefix of a word has an entry, 0 if it is no word."""
     table = dict(words)
     for word in words:
         for end in range(1, len(word)):
@@ -113,13 +113,13 @@ def _prefixes(words: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class JapaneseTokenizer:
-    """MeCab (fugashi) with unidic-lite; words in their dictionary form, so 寝て is 寝る."""
+    """MeCab (fugashi) with unidic-lite; words in their dictionary form (寝て -> 寝る)."""
 
     language: str = "ja"
     version: str = "ja-unidic-lite1.0.8-1"
 
     def tokens(self, text: str) -> tuple[str, ...]:
-        """Dictionary forms in order; punctuation is left out."""
+        """Dictionary forms in order, without punctuation."""
         text = normalise(text)[:MAX_CHARACTERS].lower()
         words = ((w.feature.orthBase or w.surface) for w in self._mecab(text))
         return tuple(word for word in words if _WORD.search(word))
@@ -140,7 +140,7 @@ TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
 
 
 def tokenizer(language: str, dictionary: Mapping[str, Any] | None = None) -> Tokenizer:
-    """The tokenizer of a language; `dictionary` is the pinned one as stored, where it has one."""
+    """The tokenizer of a language; `dictionary` is the stored, pinned one, if the model has one."""
     if language not in TOKENIZERS:
         raise UnknownLanguage(f"no tokenizer for '{language}'; there is {', '.join(TOKENIZERS)}")
     if dictionary is not None and language == "zh":

@@ -12,7 +12,7 @@ from capsearch.indexer.embedded.catalog_writer import CatalogWriter, PendingCapt
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.prepare import Outcome, Prepared
 
-_MAX_FILES_PER_BATCH = 512  # including known and refused files, which need no encoding
+_MAX_FILES_PER_BATCH = 512  # or the batch size; known and refused files count, too
 _CAPTIONS_PER_BATCH = 1024
 
 
@@ -30,7 +30,8 @@ class ImageEncoding:
         self._batch.append(outcome)
         if isinstance(outcome, Prepared) and outcome.decoded is not None:
             self._new.setdefault(outcome.image_id, outcome)
-        if len(self._new) >= self._batch_size or len(self._batch) >= _MAX_FILES_PER_BATCH:
+        max_files = max(self._batch_size, _MAX_FILES_PER_BATCH)
+        if len(self._new) >= self._batch_size or len(self._batch) >= max_files:
             self.flush()
 
     def flush(self) -> None:

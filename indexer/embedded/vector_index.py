@@ -46,9 +46,7 @@ class FaissIndex:
         self._rows, self._slots, self._items = rows, slots, items
         self._ids = sorted(set(owners))
         ranks = {image_id: rank for rank, image_id in enumerate(self._ids)}
-        self._ranks = np.array(
-            [ranks[owner] for owner in owners], np.int64
-        )  # position in self._ids
+        self._ranks = np.array([ranks[owner] for owner in owners], np.int64)  # into self._ids
         self._entry_of_slot = np.full(len(rows), -1, np.int64)
         self._entry_of_slot[slots] = np.arange(len(slots))
         self._given = searcher

@@ -29,7 +29,7 @@ class TestCards:
     @pytest.mark.parametrize("content", ["[]", "3", "{}", '{"name": "x"}'])
     def test_a_card_says_its_kind(self, tmp_path, content):
         (tmp_path / "model.json").write_text(content)
-        with pytest.raises(UnknownModel, match="does not say what kind"):
+        with pytest.raises(UnknownModel, match="has no 'kind'"):
             model_folder.read_card(tmp_path)
 
     def test_a_newer_schema_is_refused_with_the_way_to_upgrade(self, tmp_path):

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from small_problems import SMALL, options, random_pair, vocabulary  # noqa: E402
 
 from capsearch.encoders.hubness import HubnessPenalty, QueryBank  # noqa: E402
-from capsearch.encoders.text import MAX_WORDS, gru  # noqa: E402
+from capsearch.encoders.text import MAX_TOKENS, gru  # noqa: E402
 from capsearch.encoders.training.nn.w2vv import TextConfig, TokenBatch  # noqa: E402
 from capsearch.encoders.training.runs.export import export_text  # noqa: E402
 from capsearch.encoders.training.runs.import_weights import load_text  # noqa: E402
@@ -202,9 +202,9 @@ class TestEncoding:
         assert encoded.known == ()
 
     def test_words_beyond_the_limit_do_not_count(self, model):
-        reader = model.text.encoders["en"]
-        assert len(reader.numbers("red " * 100)) == MAX_WORDS
-        assert reader.numbers("zebra red okapi cat").tolist() == [5, 3]
+        encoder = model.text.encoders["en"]
+        assert len(encoder.token_ids("red " * 100)) == MAX_TOKENS
+        assert encoder.token_ids("zebra red okapi cat").tolist() == [5, 3]
 
     def test_a_language_it_does_not_read_is_refused(self, model):
         with pytest.raises(UnknownLanguage, match="small does not read 'fr'; it reads en, zh, ja"):

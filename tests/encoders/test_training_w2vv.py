@@ -17,7 +17,7 @@ from small_problems import (  # noqa: E402
 )
 
 from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage  # noqa: E402
-from capsearch.encoders.text import MAX_WORDS  # noqa: E402
+from capsearch.encoders.text import MAX_TOKENS  # noqa: E402
 from capsearch.encoders.training.fit.corpus import (  # noqa: E402
     Vocabulary,
     build_vocabulary,
@@ -181,7 +181,7 @@ class TestCorpus:
     def test_numbers_skip_unknown_words_and_stop_where_search_does(self):
         made = vocabulary("en")
         assert made.numbers(("a", "zebra", "cat")).tolist() == [0, 3]
-        assert len(made.numbers(("cat",) * 100)) == MAX_WORDS
+        assert len(made.numbers(("cat",) * 100)) == MAX_TOKENS
         assert made.numbers(()).dtype == torch.long
 
     def test_word_vectors_have_one_scale_and_depend_on_the_seed_alone(self):

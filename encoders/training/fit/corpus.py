@@ -16,7 +16,7 @@ from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import FeatureCache
 from capsearch.encoders.datasets.text_cache import EncodesSentences, cached_word_vectors
 from capsearch.encoders.languages import simplify
-from capsearch.encoders.text import MAX_WORDS
+from capsearch.encoders.text import MAX_TOKENS
 from capsearch.encoders.tokenizers import ChineseTokenizer, tokenizer
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.protocols import Tokenizer
@@ -38,7 +38,7 @@ class Vocabulary:
     def numbers(self, tokens: Sequence[str]) -> torch.Tensor:
         """Numbers of the known words, in order, cut as at search time."""
         known = [self._number[word] for word in tokens if word in self._number]
-        return torch.tensor(known[:MAX_WORDS], dtype=torch.long)
+        return torch.tensor(known[:MAX_TOKENS], dtype=torch.long)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_number", {word: at for at, word in enumerate(self.words)})
