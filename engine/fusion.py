@@ -299,6 +299,11 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
+def word_weight(documents: int, containing: int) -> float:
+    """The inverse document frequency of a word that so many of the documents contain."""
+    return float(np.log1p(documents / (1.0 + containing)))
+
+
 def without(model: EvidenceModel, *sources: Source) -> EvidenceModel:
     """The model with some sources ignored, as `--mode cm` does."""
     kinds = {

@@ -18,6 +18,7 @@ from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.indexer.embedded import maintenance
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.words import searchable_text
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
 from capsearch.indexer.prepare import Prepared, prepare_all, read_sidecars
 from capsearch.indexer.sources.captions import NamedCaption, read_captions
@@ -39,6 +40,7 @@ class IndexOptions:
 
 
 _DEFAULTS = IndexOptions()
+_WORDS_A_BATCH = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class _Run:
             self._remove_missing(writer, roots, listing)
             self._add_named_captions(writer, named)
             self._encode_captions(writer)
+            self._index_words(writer)
         if not self.stop.is_set():
             maintenance.compact(self.collection)
             maintenance.finish_rebuild(self.collection)
@@ -238,6 +241,22 @@ class _Run:
                 self.skipped.append(Skipped(str(file), reason))
             with writer.transaction():
                 self.captions_added += writer.replace_named(file, pairs)
+
+    def _index_words(self, writer: CatalogWriter) -> None:
+        """Words of captions, tags and file names of images that something was written about."""
+        words_of = self.collection.model.text.words
+        while stale := writer.stale_words(_WORDS_A_BATCH):
+            documents = self.collection.catalog.documents([image_id for image_id, _ in stale])
+            tokens = [
+                (number, " ".join(words_of(searchable_text(documents[image_id]))))
+                for image_id, number in stale
+                if image_id in documents
+            ]
+            missing = [(number, "") for image_id, number in stale if image_id not in documents]
+            with writer.transaction():
+                writer.put_words([*tokens, *missing])
+            if self.stop.is_set():
+                return
 
     def _encode_captions(self, writer: CatalogWriter) -> None:
         encoding = CaptionEncoding(self.collection, writer)

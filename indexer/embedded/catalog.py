@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.engine.errors import IndexProblem
-from capsearch.engine.records import GENERATED, Caption, Filters, ImageRecord, Tag
+from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.schema import connect
 
@@ -22,7 +22,7 @@ _WRITTEN_BY = {"people": "NOT GLOB", "models": "GLOB"}
 
 
 class SqliteCatalog:
-    """engine.protocols.Catalog over catalog.sqlite. Threads may share one object."""
+    """Reads catalog.sqlite. Threads may share one object."""
 
     def __init__(self, path: Path, write: bool = False) -> None:
         self.folder = path.parent
@@ -60,21 +60,27 @@ class SqliteCatalog:
         )
         return self._grouped(ids, ((row[0], Tag(*row[1:])) for row in rows))
 
-    def caption(self, item: int) -> Caption:
-        """The caption with the number `item`. IndexProblem when it was deleted meanwhile."""
-        rows = self.rows("SELECT text, language, source FROM captions WHERE id = ?", (item,))
-        if not rows:
-            raise IndexProblem("the index changed during the search; search again")
-        return Caption(*rows[0])
+    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Images with everything written about them; ids without a file are left out."""
+        captions, tags = self.captions(ids), self.tags(ids)
+        return {
+            image_id: Document(record, captions.get(image_id, ()), tags.get(image_id, ()))
+            for image_id, record in self.images(ids).items()
+        }
 
-    def select(self, filters: Filters) -> frozenset[str]:
-        """The ids of all images that pass the filters."""
-        conditions, values = ["TRUE"], []
-        for condition, operands in _conditions(filters):
-            conditions.append(condition)
-            values.extend(operands)
-        sql = f"SELECT id FROM images i WHERE {' AND '.join(conditions)}"
-        return frozenset(row[0] for row in self.rows(sql, values))
+    def select(self, filters: Filters, columns: str = "id") -> list[Any]:
+        """Columns of the images (`i`) that pass the filters and have a file."""
+        conditions, values = _where(filters)
+        return self.rows(f"SELECT {columns} FROM images i WHERE {conditions}", values)
+
+    def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
+        """Ids by the date the images were taken, latest first, undated last; ties by id."""
+        conditions, values = _where(filters)
+        sql = (
+            f"SELECT id FROM images i WHERE {conditions} "
+            "ORDER BY taken_at IS NULL, taken_at DESC, id LIMIT ? OFFSET ?"
+        )
+        return tuple(row[0] for row in self.rows(sql, [*values, limit, offset]))
 
     def array(self, name: str) -> VectorFile:
         """The vector file called `name`, as the table `arrays` describes it."""
@@ -146,6 +152,16 @@ def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
     taken_at = datetime.fromisoformat(row[5]) if row[5] else None
     image_id, width, height, size_bytes, kind, _ = row
     return ImageRecord(image_id, tuple(paths), width, height, size_bytes, kind, taken_at)
+
+
+def _where(filters: Filters) -> tuple[str, list[object]]:
+    """A condition on images `i`: they have a file and pass the filters."""
+    conditions = ["EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"]
+    values: list[object] = []
+    for condition, operands in _conditions(filters):
+        conditions.append(condition)
+        values.extend(operands)
+    return " AND ".join(conditions), values
 
 
 def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:

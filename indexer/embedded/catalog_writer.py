@@ -145,7 +145,8 @@ class CatalogWriter:
         """
         taken_at = record.taken_at.isoformat() if record.taken_at else None
         self._connection.execute(
-            "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "INSERT INTO images (id, width, height, size_bytes, format, taken_at, slot, number) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(number), 0) + 1 FROM images)) "
             "ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, taken_at = excluded.taken_at",
             (
                 record.id, record.width, record.height, record.size_bytes, record.format,
@@ -201,6 +202,21 @@ class CatalogWriter:
         self._connection.executemany("DELETE FROM captions WHERE id = ?", outdated)
         return sum(
             self._put_caption(image_id, str(origin), named.caption) for image_id, named in matched
+        )
+
+    def stale_words(self, limit: int) -> list[tuple[str, int]]:
+        """(image id, number) of images whose words are not up to date."""
+        sql = "SELECT id, number FROM images WHERE words_current = 0 ORDER BY number LIMIT ?"
+        return self.catalog.rows(sql, (limit,))
+
+    def put_words(self, words: Sequence[tuple[int, str]]) -> None:
+        """Replaces the words of images: (number, tokens with spaces between them)."""
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO words (rowid, tokens) VALUES (?, ?)", words
+        )
+        self._connection.executemany(
+            "UPDATE images SET words_current = 1 WHERE number = ?",
+            [(number,) for number, _ in words],
         )
 
     def set_caption_slots(self, slots: Sequence[tuple[int, int | None]]) -> None:

@@ -7,11 +7,9 @@ which model the catalog names; `*.faiss` and thumbnails/ are caches that may be 
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
 from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
@@ -19,13 +17,13 @@ from capsearch.encoders import models
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.embedded import hnsw_cache, manifest
+from capsearch.indexer.embedded import codes, manifest
 from capsearch.indexer.embedded.arrays import VectorFile, remove_unreferenced
+from capsearch.indexer.embedded.backend import EmbeddedBackend
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.manifest import Identity
 from capsearch.indexer.embedded.stats import THUMBNAILS, CollectionStats, measure
-from capsearch.indexer.embedded.vector_index import FaissIndex
 
 CATALOG, LOCK = "catalog.sqlite", "writer.lock"
 __all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path"]
@@ -35,12 +33,6 @@ ARRAYS = {
     "features": ("<f2", "feature_dimension"),
     "vectors": ("<f4", "dimension"),
     "captions": ("<f2", "caption_dimension"),
-}
-_OWNERS = {
-    "vectors": "SELECT slot, id, 0 FROM images WHERE slot IS NOT NULL "
-    "AND EXISTS (SELECT 1 FROM files WHERE image_id = images.id) ORDER BY slot",
-    "captions": "SELECT slot, image_id, id FROM captions WHERE slot IS NOT NULL "
-    "AND EXISTS (SELECT 1 FROM files WHERE files.image_id = captions.image_id) ORDER BY slot",
 }
 
 
@@ -52,8 +44,7 @@ class Collection:
     ) -> None:
         self.path, self.model, self.catalog = path, model, catalog
         self._lock = lock
-        self._building = threading.Lock()
-        self._engine: tuple[int, SearchEngine] | None = None
+        self.backend = EmbeddedBackend(catalog)
 
     @classmethod
     def open(cls, path: Path, model: Model | None = None) -> Collection:
@@ -133,25 +124,10 @@ class Collection:
     def engine(self) -> SearchEngine:
         """A search engine over the current state of the index; IndexEmpty when it has no images."""
         self.require_same_model()
-        with self._building:
-            revision = self.catalog.revision()
-            if self._engine is None or self._engine[0] != revision:
-                self._engine = (revision, self._build_engine())
-            return self._engine[1]
-
-    def index_of(self, name: str) -> FaissIndex:
-        """The vector index over the vector file "vectors" or "captions"."""
-        with self.catalog.snapshot():
-            array = self.catalog.array(name)
-            owners = self.catalog.rows(_OWNERS[name])
-            rows = array.view()
-        return FaissIndex(
-            rows,
-            np.array([row[0] for row in owners], np.int64),
-            [row[1] for row in owners],
-            np.array([row[2] for row in owners], np.int64),
-            hnsw_cache.load(self.catalog, array),
-        )
+        if not len(self.backend):
+            advice = "add some with `capsearch index FOLDER`"
+            raise IndexEmpty(f"the index at {self.path} holds no images; {advice}")
+        return SearchEngine(self.backend, self.model.image, self.model.text)
 
     def stats(self) -> CollectionStats:
         """Counts, the model, and bytes on disk."""
@@ -162,13 +138,12 @@ class Collection:
         writer = CatalogWriter(self.catalog)
         with writer.transaction(visible=False):
             writer.set_meta("updated_at", manifest.now())
-        for name in _OWNERS:
-            hnsw_cache.refresh(writer, self.catalog.array(name))
+        for name in ("vectors", "captions"):
+            codes.refresh(self.catalog.array(name))
         self._write_manifest()
 
     def close(self) -> None:
         """Closes the catalog and releases the writer's lock."""
-        self._engine = None
         self.catalog.close()
         if self._lock is not None:
             self._lock.release()
@@ -204,14 +179,6 @@ class Collection:
     def _write_manifest(self) -> None:
         created, updated = self.catalog.meta("created_at"), self.catalog.meta("updated_at")
         manifest.write(self.path, self.identity, created or "", updated or "")
-
-    def _build_engine(self) -> SearchEngine:
-        images = self.index_of("vectors")
-        if len(images) == 0:
-            advice = "add some with `capsearch index FOLDER`"
-            raise IndexEmpty(f"the index at {self.path} holds no images; {advice}")
-        captions = self.index_of("captions")
-        return SearchEngine(self.catalog, images, captions, self.model.image, self.model.text)
 
 
 def default_index_path() -> Path:

@@ -5,34 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
-from capsearch.engine.records import GENERATED, Filters
+from capsearch.engine.records import GENERATED, Facet, Facets
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 
 MAX_CHOICES = 500  # tags or folders in one list; the rarest values are left out
-
-
-@dataclass(frozen=True, slots=True)
-class Facet:
-    """One value of a filter, and how many images pass it."""
-
-    value: str
-    images: int
-
-
-@dataclass(frozen=True, slots=True)
-class Facets:
-    """All values; those with most images first, then by name; folders by path."""
-
-    tags: tuple[Facet, ...]
-    folders: tuple[Facet, ...]  # absolute; counts include all subfolders
-    caption_languages: tuple[Facet, ...]
-    written_by: tuple[Facet, ...]  # "people", "models"
-    earliest: date | None
-    latest: date | None
 
 
 def facets(catalog: SqliteCatalog) -> Facets:
@@ -58,16 +37,6 @@ def facets(catalog: SqliteCatalog) -> Facets:
         earliest=_day(earliest),
         latest=_day(latest),
     )
-
-
-def newest(
-    catalog: SqliteCatalog, filters: Filters, limit: int, offset: int = 0
-) -> tuple[str, ...]:
-    """Image ids by capture date, latest first, undated ones last; ties by id."""
-    rows = catalog.rows("SELECT id FROM images ORDER BY taken_at IS NULL, taken_at DESC, id")
-    allowed = catalog.select(filters) if filters else None
-    ids = [row[0] for row in rows if allowed is None or row[0] in allowed]
-    return tuple(ids[offset : offset + limit])
 
 
 def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:

@@ -1,159 +1,122 @@
-"""Nearest rows by FAISS: an exact flat search up to 100,000 rows, an HNSW graph above.
+"""The rows of a vector file with the highest inner product: exact, or by compressed codes.
 
-The flat index is moved to the GPU where FAISS has one. A graph search is approximate: it may miss
-rows. Thread counts and other global settings of FAISS are not changed.
+Exact search is one matrix product over the memory-mapped rows. Codes (RaBitQ, Gao and Long 2024,
+in FAISS's fast scan form) need no training, take an eighth of float16, and propose candidates whose
+scores are then computed from the rows themselves. Thread counts and other global settings of
+FAISS are left as they are.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders import atomic
 from capsearch.engine.records import Vectors
 from capsearch.indexer.embedded.arrays import Rows, Slots, blocks
 
-Mask: TypeAlias = NDArray[np.bool_]  # (rows,)
-
-FLAT_LIMIT = 100_000  # rows; up to this size an exact search is as fast as an approximate one
-_LINKS, _EF_CONSTRUCTION = 32, 200  # HNSW's M; a vector takes 4d + 8M bytes
-_MIN_EF_SEARCH = 256
+# Rows up to which one matrix product is as quick as anything: float32 as stored, float16 has to
+# be converted first, which costs ten times as much.
+EXACT_ROWS = {np.dtype("<f4"): 100_000, np.dtype("<f2"): 8_000}
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """The best rows for a query, and the lowest score among them.
+class Nearest(Protocol):
+    """Finds candidate rows."""
 
-    After an exact search no other row scores higher than `lowest` by more than rounding. After
-    a graph search one may: the graph can miss rows.
-    """
-
-    slots: Slots
-    lowest: float
+    def top(self, query: Vectors, depth: int) -> Slots:
+        """At most `depth` rows, those with the highest inner products, in any order."""
+        ...
 
 
-class Flat:
-    """Exact search: compares the query with every row."""
+class ExactSearch:
+    """Compares with every row."""
 
     def __init__(self, rows: Rows) -> None:
-        index = _faiss().IndexFlatIP(rows.shape[1])
-        _add(index, rows, 0)
         self._rows = rows
-        self._on_gpu = _faiss().get_num_gpus() > 0
-        self._index = _faiss().index_cpu_to_all_gpus(index) if self._on_gpu else index
 
-    def nearest(self, query: Vectors, depth: int, mask: Mask | None) -> Nearest:
-        """The `depth` best rows where `mask` is True.
-
-        FAISS has no selectors on a GPU, so a masked search there scans the rows.
-        """
-        if self._on_gpu and mask is not None:
-            return scan(query, self._rows, depth, mask)
-        selector, bits = _selector(mask)
-        return _search(self._index, query, depth, _faiss().SearchParameters(sel=selector), bits)
+    def top(self, query: Vectors, depth: int) -> Slots:
+        """The `depth` best rows."""
+        return best_of(query, self._rows, None, depth)
 
 
-class Hnsw:
-    """Approximate search on an HNSW graph, which may miss rows.
-
-    Searches among few rows, and searches for many of them, scan all rows and are exact.
-    """
+class CodeSearch:
+    """Scans compressed codes of all rows; what they rank first is nearly always the best."""
 
     def __init__(self, rows: Rows, index: Any = None) -> None:
         if index is None:
-            index = _faiss().IndexHNSWFlat(rows.shape[1], _LINKS, _faiss().METRIC_INNER_PRODUCT)
-            index.hnsw.efConstruction = _EF_CONSTRUCTION
-        _add(index, rows, index.ntotal)
-        self._rows, self.index = rows, index
+            index = _faiss().index_factory(rows.shape[1], "RaBitQfs", _faiss().METRIC_INNER_PRODUCT)
+            index.train(_sample(rows))  # RaBitQ learns nothing but the mean
+        for block in blocks(rows, np.arange(index.ntotal, len(rows))):
+            index.add(np.ascontiguousarray(block, np.float32))
+        self.index = index
 
-    def nearest(self, query: Vectors, depth: int, mask: Mask | None) -> Nearest:
-        """Approximately the best rows: `depth` of them, or efSearch of them when a graph is used.
-
-        efSearch grows in steps of a factor of four. Two depths within one step visit the same
-        nodes and return the same rows; a depth of another step may find rows that this missed.
-        """
-        total = len(self._rows) if mask is None else int(mask.sum())
-        ef_search = _MIN_EF_SEARCH
-        while ef_search < depth:
-            ef_search *= 4
-        if total <= FLAT_LIMIT or 8 * ef_search > total:
-            return scan(query, self._rows, depth, mask)
-        selector, bits = _selector(mask)
-        parameters = _faiss().SearchParametersHNSW(sel=selector, efSearch=ef_search)
-        return _search(self.index, query, ef_search, parameters, bits)
+    def top(self, query: Vectors, depth: int) -> Slots:
+        """About the `depth` best rows."""
+        row = np.ascontiguousarray(query, np.float32)[None]
+        _, slots = self.index.search(row, min(depth, self.index.ntotal))
+        return np.asarray(slots[0][slots[0] >= 0], np.int64)
 
 
-def build(rows: Rows) -> Flat | Hnsw:
-    """A flat index for up to FLAT_LIMIT rows, a graph for more."""
-    return Flat(rows) if len(rows) <= FLAT_LIMIT else Hnsw(rows)
+class GpuSearch:
+    """Exact search on all GPUs. Tested by its interface only: no GPU was at hand."""
+
+    def __init__(self, rows: Rows) -> None:
+        index = _faiss().IndexFlatIP(rows.shape[1])
+        for block in blocks(rows, np.arange(len(rows))):
+            index.add(np.ascontiguousarray(block, np.float32))
+        self._index = _faiss().index_cpu_to_all_gpus(index)
+
+    def top(self, query: Vectors, depth: int) -> Slots:
+        """The `depth` best rows."""
+        row = np.ascontiguousarray(query, np.float32)[None]
+        _, slots = self._index.search(row, depth)
+        return np.asarray(slots[0][slots[0] >= 0], np.int64)
 
 
-def scan(query: Vectors, rows: Rows, depth: int, mask: Mask | None) -> Nearest:
-    """Exact search with numpy over the rows where `mask` is True."""
-    slots = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
-    parts = [block.astype(np.float32) @ query for block in blocks(rows, slots)]
-    scores = np.concatenate([np.empty(0, np.float32), *parts])
-    if depth < len(slots):
-        best = np.argpartition(-scores, depth - 1)[:depth]
-        slots, scores = slots[best], scores[best]
-    return Nearest(slots, float(scores.min(initial=np.inf)))
+def needs_codes(rows: Rows) -> bool:
+    """Whether there are too many rows to compare with each of them."""
+    return len(rows) > EXACT_ROWS[rows.dtype]
 
 
-def save(index: Hnsw, path: Path) -> str:
-    """Writes the graph to `path`; returns the digest that `load` requires."""
-    with atomic.replacing(path) as temporary:
-        _faiss().write_index(index.index, str(temporary))
-        return _digest(temporary)
+def build(rows: Rows) -> Nearest:
+    """The search that suits the number of rows and the machine."""
+    if not needs_codes(rows):
+        return ExactSearch(rows)
+    return GpuSearch(rows) if _faiss().get_num_gpus() > 0 else CodeSearch(rows)
 
 
-def load(rows: Rows, path: Path, digest: str) -> Hnsw | None:
-    """The graph from `path` with the rows appended since then added to it.
+def best_of(query: Vectors, rows: Rows, slots: Slots | None, depth: int) -> Slots:
+    """The `depth` best of some rows, or of all, by plain arithmetic."""
+    chosen = np.arange(len(rows)) if slots is None else slots
+    if slots is None and rows.dtype == np.float32:
+        scores = np.asarray(rows @ query)
+    else:
+        parts = [block.astype(np.float32) @ query for block in blocks(rows, chosen)]
+        scores = np.concatenate([np.empty(0, np.float32), *parts])
+    if depth >= len(chosen):
+        return chosen
+    return np.asarray(chosen[np.argpartition(-scores, depth - 1)[:depth]])
 
-    None when there is no file, when its digest is another one, or when it does not fit `rows`.
-    A crafted FAISS file can corrupt memory (faiss #5400), so only files we wrote are opened.
+
+def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float64]:
+    """(n,) inner products that depend on query and row alone.
+
+    A matrix product may sum a row differently according to its neighbours; products summed
+    row by row in float64 and rounded to float32 cannot.
     """
-    if not path.is_file() or _digest(path) != digest:
-        return None
-    index = _faiss().read_index(str(path))
-    fits = index.d == rows.shape[1] and index.ntotal <= len(rows)
-    return Hnsw(rows, index) if fits else None
+    wide = query.astype(np.float64)
+    parts = [(block.astype(np.float64) * wide).sum(axis=1) for block in blocks(rows, slots)]
+    return np.concatenate([np.empty(0), *parts]).astype(np.float32).astype(np.float64)
+
+
+def _sample(rows: Rows) -> Vectors:
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), 4096)).astype(np.int64)
+    return np.ascontiguousarray(rows[chosen], np.float32)
 
 
 def _faiss() -> Any:
-    """The library, imported on first use; Any, as its type stubs lack most of what is used here."""
+    """The library, imported when first needed; its type stubs lack most of what is used here."""
     import faiss
 
     return faiss
-
-
-def _add(index: Any, rows: Rows, start: int) -> None:
-    for block in blocks(rows, np.arange(start, len(rows))):
-        index.add(np.ascontiguousarray(block, np.float32))
-
-
-def _selector(mask: Mask | None) -> tuple[Any, Any]:
-    """A FAISS selector, and the bits it points to: hold on to both while searching."""
-    if mask is None:
-        return None, None
-    bits = np.packbits(mask, bitorder="little")
-    return _faiss().IDSelectorBitmap(bits), bits
-
-
-def _search(index: Any, query: Vectors, depth: int, parameters: Any, bits: Any) -> Nearest:
-    row = np.ascontiguousarray(query, np.float32)[None]
-    scores, slots = index.search(row, depth, params=parameters)
-    filled = slots[0] >= 0  # FAISS pads with -1 when it finds fewer rows
-    return Nearest(slots[0][filled], float(scores[0][filled].min(initial=np.inf)))
-
-
-def _digest(path: Path) -> str:
-    state = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            state.update(chunk)
-    return state.hexdigest()

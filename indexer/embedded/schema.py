@@ -10,6 +10,13 @@ from urllib.parse import quote
 
 from capsearch.engine.errors import IndexProblem, SchemaTooNew
 
+# Whatever is written about an image makes its words stale.
+_STALE_TRIGGERS = "".join(
+    f"CREATE TRIGGER words_stale_{table}_{event} AFTER {event} ON {table} "
+    f"BEGIN UPDATE images SET words_current = 0 WHERE id = {row}.image_id; END;"
+    for table in ("captions", "tags", "files", "metadata")
+    for event, row in (("INSERT", "NEW"), ("DELETE", "OLD"))
+)
 # (name, SQL statements). The schema number is the number of migrations applied. Never change the
 # statements of a released migration; append another.
 MIGRATIONS: tuple[tuple[str, str], ...] = (
@@ -58,6 +65,33 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
             reason TEXT NOT NULL
         ) WITHOUT ROWID;
         """,
+    ),
+    (
+        "words found as words",
+        """
+        ALTER TABLE images ADD COLUMN number INTEGER;  -- rowid in words
+        ALTER TABLE images ADD COLUMN words_current INTEGER NOT NULL DEFAULT 0;
+        CREATE TEMP TABLE numbered (id TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
+        INSERT INTO numbered SELECT id, row_number() OVER (ORDER BY id) FROM images;
+        UPDATE images SET number = (SELECT number FROM numbered WHERE numbered.id = images.id);
+        DROP TABLE numbered;
+        CREATE UNIQUE INDEX images_by_number ON images(number);
+        CREATE INDEX images_by_date ON images(taken_at, id);
+        CREATE INDEX images_words_stale ON images(number) WHERE words_current = 0;
+        CREATE INDEX captions_by_image ON captions(image_id);
+        CREATE TABLE metadata (         -- texts that are no captions: camera strings, bylines, ...
+            image_id TEXT NOT NULL REFERENCES images(id) ON DELETE CASCADE,
+            key TEXT NOT NULL, value TEXT NOT NULL,
+            PRIMARY KEY (image_id, key, value)
+        ) WITHOUT ROWID;
+        CREATE VIRTUAL TABLE words USING fts5(
+            tokens, tokenize = "unicode61 remove_diacritics 0"
+        );
+        CREATE VIRTUAL TABLE words_vocab USING fts5vocab('words', 'row');
+        CREATE TRIGGER words_deleted AFTER DELETE ON images
+            BEGIN DELETE FROM words WHERE rowid = OLD.number; END;
+        """
+        + _STALE_TRIGGERS,
     ),
 )
 SCHEMA = len(MIGRATIONS)
