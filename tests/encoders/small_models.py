@@ -1,4 +1,4 @@
-"""Model folders small enough for tests: a sentence encoder, a backbone card, a random DualEncoder."""
+"""Model folders small enough for tests: a sentence encoder and a backbone card."""
 
 import json
 
@@ -66,7 +66,7 @@ def write_sentence_model(folder, seed=1):
 
 
 def write_backbone_card(folder, dimension=6):
-    """A backbone that can be opened, as long as nobody asks it for features."""
+    """A backbone that can be opened but has no network: `features` fails."""
     folder.mkdir(parents=True)
     (folder / "backbone.onnx").write_bytes(b"never run")
     card = {"kind": "backbone", "name": folder.name, "input_size": 8, "dimension": dimension}

@@ -7,14 +7,14 @@ import pytest
 from capsearch.encoders import atomic
 
 
-def test_a_file_is_replaced_by_what_was_written(tmp_path):
+def test_a_file_is_replaced_by_the_new_text(tmp_path):
     (tmp_path / "a.txt").write_text("old")
     atomic.write_text(tmp_path / "a.txt", "新")
     assert (tmp_path / "a.txt").read_text("utf-8") == "新"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_an_error_leaves_the_old_file_and_no_leftovers(tmp_path):
+def test_after_an_error_the_old_file_is_left_and_no_temporary_one(tmp_path):
     target = tmp_path / "a.bin"
     target.write_bytes(b"old")
     with pytest.raises(OSError, match="No space"), atomic.replacing(target) as temporary:
@@ -24,7 +24,7 @@ def test_an_error_leaves_the_old_file_and_no_leftovers(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
 
-def test_readers_see_the_old_file_until_the_new_one_is_whole(tmp_path):
+def test_readers_find_the_old_file_until_the_new_one_is_complete(tmp_path):
     target = tmp_path / "a.txt"
     target.write_text("old")
     with atomic.replacing(target) as temporary:

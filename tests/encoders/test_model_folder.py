@@ -10,7 +10,7 @@ from capsearch.engine.errors import UnknownModel
 
 
 class TestCards:
-    def test_come_back_with_the_schema_they_were_written_in(self, tmp_path):
+    def test_are_read_back_with_their_schema(self, tmp_path):
         model_folder.write_card(tmp_path, {"kind": "text", "description": "猫"})
         assert model_folder.read_card(tmp_path) == {
             "schema": model_folder.SCHEMA,
@@ -20,19 +20,19 @@ class TestCards:
         assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
 
     @pytest.mark.parametrize("content", [None, "", "{", "\udc80"])
-    def test_a_folder_without_a_readable_one_is_not_a_model(self, tmp_path, content):
+    def test_a_folder_without_a_valid_one_is_not_a_model(self, tmp_path, content):
         if content is not None:
             (tmp_path / "model.json").write_bytes(content.encode("utf-8", "surrogateescape"))
         with pytest.raises(UnknownModel, match="is not a model folder"):
             model_folder.read_card(tmp_path)
 
     @pytest.mark.parametrize("content", ["[]", "3", "{}", '{"name": "x"}'])
-    def test_a_card_says_its_kind(self, tmp_path, content):
+    def test_a_card_without_a_kind_is_refused(self, tmp_path, content):
         (tmp_path / "model.json").write_text(content)
         with pytest.raises(UnknownModel, match="has no 'kind'"):
             model_folder.read_card(tmp_path)
 
-    def test_a_newer_schema_is_refused_with_the_way_to_upgrade(self, tmp_path):
+    def test_a_newer_schema_is_refused_with_the_upgrade_command(self, tmp_path):
         card = {"kind": "text", "schema": model_folder.SCHEMA + 1}
         (tmp_path / "model.json").write_text(json.dumps(card))
         with pytest.raises(UnknownModel, match=r"newer capsearch.*pip install -U capsearch"):
@@ -51,12 +51,12 @@ class TestDigest:
         model_folder.save_arrays(folder / "a.safetensors", {"w": np.zeros(3)})
         assert model_folder.digest(folder) != before
 
-    def test_changes_with_a_files_name(self, folder):
+    def test_changes_with_the_name_of_a_file(self, folder):
         before = model_folder.digest(folder)
         (folder / "a.safetensors").rename(folder / "b.safetensors")
         assert model_folder.digest(folder) != before
 
-    def test_changes_with_what_it_builds_on(self, folder):
+    def test_changes_with_the_digests_it_builds_on(self, folder):
         assert (
             model_folder.digest(folder)
             != model_folder.digest(folder, "x")
@@ -81,7 +81,7 @@ class TestArrays:
         assert stored.dtype == np.float32
         np.testing.assert_array_equal(stored, values.astype(np.float16))
 
-    def test_matrices_are_eight_bits_with_a_scale_for_each_row(self, tmp_path):
+    def test_matrices_are_int8_with_a_scale_per_row(self, tmp_path):
         matrix = np.array([[1.27, -0.01, 0.0], [0.0, 0.0, 0.0], [-100.0, 50.0, 0.3]], np.float32)
         model_folder.save_arrays(tmp_path / "a", {"w": matrix})
         whole = model_folder.Arrays(tmp_path / "a")["w"]
@@ -90,7 +90,7 @@ class TestArrays:
         np.testing.assert_array_equal(whole[1], 0.0)
         np.testing.assert_allclose(whole[2], matrix[2], atol=100 / 127 / 2)
 
-    def test_some_rows_come_without_the_others(self, tmp_path):
+    def test_rows_can_be_read_without_the_others(self, tmp_path):
         matrix = np.arange(12, dtype=np.float32).reshape(4, 3)
         model_folder.save_arrays(tmp_path / "a", {"w": matrix})
         arrays = model_folder.Arrays(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""Bytes to pixels: every kind of file people have, and the reasons for refusing one."""
+"""Image files to pixels: formats, orientation, colour modes, and the reasons for an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def corner(pixels, row: int = 0, column: int = 0) -> tuple[int, ...]:
     return tuple(int(value) for value in pixels[row, column])
 
 
-def test_a_image_is_squashed_whole_to_the_square_asked_for():
+def test_an_image_is_squashed_whole_to_a_square():
     image = Image.fromarray(colour_image("red", "blue", size=64)).resize((200, 50))
     decoded = decode(saved(image), 8)
     assert decoded.pixels.shape == (8, 8, 3) and decoded.pixels.dtype == np.uint8
@@ -50,7 +50,7 @@ def test_every_format_decodes_to_about_the_same_pixels(kind):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_exif_orientation_is_turned_upright(orientation):
-    # The stored image is what a camera held that way writes: undo the turn of an upright one.
+    # A camera held that way stores the image turned: apply the inverse turn to an upright one.
     upright = Image.new("RGB", (64, 32), WHITE)
     upright.paste(RED, (0, 0, 32, 16))  # top left
     undo = {
@@ -68,13 +68,13 @@ def test_every_exif_orientation_is_turned_upright(orientation):
     assert {corner(decoded.pixels, *at) for at in ((0, 3), (3, 0), (3, 3))} == {WHITE}
 
 
-def test_nonsense_in_the_orientation_is_ignored():
+def test_an_invalid_orientation_is_ignored():
     exif = Image.Exif()
     exif[0x0112] = 99
     assert decode(saved(Image.new("RGB", (6, 4)), exif=exif), 4).width == 6
 
 
-def test_of_an_animation_the_first_frame_counts():
+def test_of_an_animation_the_first_frame_is_decoded():
     frames = [Image.new("RGB", (16, 16), colour) for colour in (RED, BLUE)]
     data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert corner(decode(data, 4).pixels) == RED
@@ -104,11 +104,11 @@ def test_float_pixels_use_their_own_range():
     assert (corner(pixels, 0, 0)[0], corner(pixels, 0, 1)[0]) == (0, 255)
 
 
-def test_transparency_lies_over_white():
+def test_transparent_pixels_become_white():
     assert corner(decode(saved(Image.new("RGBA", (8, 8), (255, 0, 0, 0))), 4).pixels) == WHITE
 
 
-def test_a_transparent_palette_colour_lies_over_white():
+def test_a_transparent_palette_colour_becomes_white():
     image = Image.new("P", (8, 8), 0)
     image.putpalette([*RED, *BLUE])
     image.paste(1, (0, 0, 8, 4))
@@ -121,7 +121,7 @@ def test_grey_and_black_and_white_become_rgb():
     assert corner(decode(saved(Image.new("1", (8, 8), 1)), 4).pixels) == WHITE
 
 
-def test_drafting_a_large_jpeg_changes_the_result_hardly_at_all():
+def test_drafting_a_large_jpeg_hardly_changes_the_pixels():
     rng = np.random.default_rng(0)
     coarse = Image.fromarray(rng.integers(0, 255, (24, 32, 3), np.uint8))
     image = coarse.resize((1600, 1200), Image.Resampling.BICUBIC)
@@ -130,7 +130,7 @@ def test_drafting_a_large_jpeg_changes_the_result_hardly_at_all():
     assert np.abs(decode(data, 96).pixels.astype(int) - np.asarray(whole)).mean() < 2
 
 
-def test_the_moment_it_was_taken_is_read():
+def test_the_capture_time_is_read():
     taken = exif(sub={ExifTags.Base.DateTimeOriginal: "2024:02:29 12:30:45"})
     data = saved(Image.new("RGB", (8, 8)), "JPEG", exif=taken)
     with opened(data) as image:
@@ -148,12 +148,12 @@ def test_a_truncated_file_is_refused(kind):
 
 
 @pytest.mark.parametrize("data", [b"", b"hello, I am no image", b"\xff\xd8\xff"])
-def test_what_is_no_image_is_refused(data):
+def test_bytes_that_are_not_an_image_are_refused(data):
     with pytest.raises(InvalidImage):
         decode(data, 8)
 
 
-def test_a_bomb_is_refused_by_its_header_alone():
+def test_a_decompression_bomb_is_refused_by_its_header():
     with pytest.raises(InvalidImage, match="too large to open safely"):
         decode(png_header(50_000, 50_000), 8)
 
@@ -164,7 +164,7 @@ def test_a_lower_limit_can_be_set():
     assert MAX_PIXELS > 100e6  # large panoramas pass
 
 
-def test_the_limits_of_pillow_are_left_as_they_were():
+def test_pillows_own_limit_is_not_changed():
     before = Image.MAX_IMAGE_PIXELS
     with pytest.raises(InvalidImage):
         decode(png_header(50_000, 50_000), 8)

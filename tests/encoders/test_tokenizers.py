@@ -1,4 +1,4 @@
-"""Sentences to words: the same today as on the day the model was trained."""
+"""Sentences to tokens, the same way at training and at search."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ class TestEnglish:
     def test_inflections_of_a_word_are_one_token(self, one, other):
         assert ENGLISH.tokens(one) == ENGLISH.tokens(other)
 
-    def test_clitics_are_words_of_their_own(self):
+    def test_clitics_are_separate_tokens(self):
         assert ENGLISH.tokens("the dog's ball isn't here") == (
             *("the", "dog", "'s", "ball", "is", "n't", "here"),
         )
@@ -68,29 +68,29 @@ class TestChinese:
     @pytest.mark.parametrize(
         ("text", "word"), [("新款iPhone手机壳", "iphone"), ("NBA球星", "nba"), ("穿T恤", "t恤")]
     )
-    def test_latin_words_are_kept_in_lower_case(self, full, text, word):
+    def test_latin_words_are_lower_cased(self, full, text, word):
         assert word in full.tokens(text)
 
-    def test_full_width_letters_are_letters(self, full):
+    def test_full_width_letters_equal_ascii_letters(self, full):
         assert full.tokens("ＮＢＡ球星") == full.tokens("nba球星")
 
     def test_punctuation_is_left_out(self, full):
         assert full.tokens("猫，狗。") == ("猫", "狗")
 
-    def test_a_pinned_dictionary_reads_its_texts_like_the_full_one(self, full, pinned):
+    def test_a_pinned_dictionary_cuts_its_texts_like_the_full_one(self, full, pinned):
         assert len(pinned.dictionary.words) < 40
         for text in CAPTIONS:
             assert pinned.tokens(text) == full.tokens(text)
 
-    def test_words_outside_the_pinned_dictionary_fall_apart_into_characters(self, pinned):
+    def test_words_outside_the_pinned_dictionary_become_characters(self, pinned):
         assert pinned.tokens("直升机") == ("直", "升", "机")
 
-    def test_a_pinned_dictionary_survives_storage(self, pinned):
+    def test_a_pinned_dictionary_can_be_stored_as_json(self, pinned):
         again = tokenizer("zh", json.loads(json.dumps(asdict(pinned.dictionary))))
         assert again == pinned
         assert again.tokens(CAPTIONS[0]) == pinned.tokens(CAPTIONS[0])
 
-    def test_an_empty_dictionary_reads_single_characters(self):
+    def test_an_empty_dictionary_gives_single_characters(self):
         assert ChineseTokenizer(Dictionary({}, 1)).tokens("黑色的猫") == ("黑", "色", "的", "猫")
 
     def test_pinned_jieba_prints_nothing_and_writes_no_cache(self, tmp_path):
@@ -116,13 +116,13 @@ class TestJapanese:
     def test_inflections_share_their_dictionary_form(self, one, other):
         assert JAPANESE.tokens(one)[0] == JAPANESE.tokens(other)[0]
 
-    def test_half_width_kana_is_kana(self):
+    def test_half_width_kana_equals_full_width(self):
         assert JAPANESE.tokens("ｶﾒﾗ") == JAPANESE.tokens("カメラ") == ("カメラ",)
 
     def test_punctuation_is_left_out(self):
         assert JAPANESE.tokens("猫、犬。") == ("猫", "犬")
 
-    def test_latin_words_are_kept(self):
+    def test_latin_words_are_tokens(self):
         assert "nba" in JAPANESE.tokens("NBAの選手")
 
 
@@ -140,22 +140,22 @@ class TestEvery:
         assert tokenizer(language).tokens(text) == ()
 
     @pytest.mark.parametrize("text", ["", " ", "…", "🐱", "\u200b"])
-    def test_nor_in_chinese(self, pinned, text):
+    def test_text_without_words_has_no_tokens_in_chinese(self, pinned, text):
         assert pinned.tokens(text) == ()
 
-    def test_a_pasted_book_is_cut(self, pinned):
+    def test_a_very_long_text_is_truncated(self, pinned):
         assert len(ENGLISH.tokens("cat " * 50_000)) <= MAX_CHARACTERS
         assert len(pinned.tokens("猫" * 50_000)) <= MAX_CHARACTERS
         assert len(JAPANESE.tokens("猫と" * 50_000)) <= MAX_CHARACTERS
 
     @settings(max_examples=60)
     @given(st.text())
-    def test_any_text_has_tokens_and_always_the_same(self, pinned, text):
-        for reader in (ENGLISH, JAPANESE, pinned):
-            tokens = reader.tokens(text)
-            assert tokens == reader.tokens(text)
+    def test_tokens_of_any_text_are_stable_and_stripped(self, pinned, text):
+        for tokenizer_ in (ENGLISH, JAPANESE, pinned):
+            tokens = tokenizer_.tokens(text)
+            assert tokens == tokenizer_.tokens(text)
             assert all(token == token.strip() and token for token in tokens)
 
-    def test_an_unknown_language_names_those_there_are(self):
+    def test_the_error_for_an_unknown_language_lists_the_languages(self):
         with pytest.raises(UnknownLanguage, match="'fr'; there is en, zh, ja"):
             tokenizer("fr")
