@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.encoders import model_folder, models
+from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
 from capsearch.encoders.image import Backbone, ProjectedImageEncoder
 from capsearch.encoders.models import Model
@@ -84,6 +85,7 @@ def _text_encoder(folder: Path, text_folder: Path, card: Mapping[str, Any]) -> S
             text_folder,
             lambda bank: caption_vectors(bank.visual, bank.sentence, weight),
         ),
+        evidence=StoredEvidence(models.calibration_folder(folder, card)),
     )
 
 

@@ -95,6 +95,12 @@ def user_models_dir() -> Path:
     return Path(chosen) if chosen else user_data_path("capsearch") / "models"
 
 
+def calibration_folder(folder: Path, card: Mapping[str, Any]) -> Path:
+    """Where a model's evidence calibration lies: one made by this user first, or the model's."""
+    own = user_models_dir() / "calibrations" / f"{card['name']}@{stored_digest(folder, card)}"
+    return own if own.is_dir() else folder
+
+
 def available() -> tuple[ModelSummary, ...]:
     """All models, the built-in ones first."""
     return tuple(_summary(folder) for folder in _folders())

@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.languages import detect, simplify
 from capsearch.encoders.model_folder import Arrays
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
+from capsearch.encoders.words import fold
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
 from capsearch.engine.protocols import Tokenizer
-from capsearch.engine.records import EncodedText, Vectors
+from capsearch.engine.fusion import EvidenceModel
+from capsearch.engine.records import EncodedText, Source, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
 
 MAX_TOKENS = 32  # as in the authors' code: later tokens add little and slow the GRU
@@ -189,6 +192,7 @@ class SharedTextEncoder:
     cl_floors: Mapping[str, float]
     sentence_weight: float  # of the sentence space in CL; the rest is the shared space's
     hubness: Hubness  # of captions
+    evidence: StoredEvidence
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -221,6 +225,18 @@ class SharedTextEncoder:
     def cl_floor(self, language: str) -> float:
         """The mean CL score of unrelated captions on validation."""
         return self.cl_floors[language]
+
+    def evidence_model(self, language: str) -> EvidenceModel | None:
+        """What calibration fitted for queries in this language; None if it never ran."""
+        return self.evidence.model(language)
+
+    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
+        """What one encoded query scores on unrelated images and captions."""
+        return self.evidence.bank.background(encoded)
+
+    def words(self, text: str) -> tuple[str, ...]:
+        """Folded tokens for finding words as words."""
+        return fold(text)
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Sentences of one language as queries; a sentence without known words is a zero row."""

@@ -1,0 +1,99 @@
+"""What evidence is worth to a model: fitted by calibration, kept beside the model.
+
+`evidence.json` holds an EvidenceModel for each query language, `document_bank.safetensors` a few
+hundred unrelated images and captions. What a query scores on the bank is its background: cosines
+of different queries do not compare, but each does with its own background.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from capsearch.encoders import atomic
+from capsearch.encoders.model_folder import Arrays, save_arrays
+from capsearch.engine.errors import UnknownModel
+from capsearch.engine.fusion import EvidenceModel, KindWeights
+from capsearch.engine.records import EncodedText, Source, Vectors
+
+FILE, BANK_FILE, SCHEMA = "evidence.json", "document_bank.safetensors", 1
+BEST = 3  # documents of the bank whose mean score is a query's background
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentBank:
+    """Unrelated images (K, D) and captions (L, C), as an index holds them."""
+
+    images: Vectors
+    captions: Vectors
+
+    def background(self, encoded: EncodedText, row: int = 0) -> Mapping[Source, float]:
+        """The mean of a query's best scores on images and on captions of the bank."""
+        return {
+            "image": _best(self.images @ encoded.visual[row]),
+            "caption": _best(self.captions @ encoded.caption[row]),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write it beside a model's other arrays."""
+        save_arrays(folder / BANK_FILE, {"images": self.images, "captions": self.captions})
+
+
+def _best(scores: Vectors) -> float:
+    return float(np.sort(scores)[-BEST:].mean()) if len(scores) else 0.0
+
+
+@dataclass(frozen=True)
+class StoredEvidence:
+    """The calibration in a folder, read when first needed."""
+
+    folder: Path
+
+    def model(self, language: str) -> EvidenceModel | None:
+        """What was fitted for queries in a language; None where nothing was."""
+        return self._models.get(language)
+
+    @cached_property
+    def bank(self) -> DocumentBank:
+        """The unrelated documents."""
+        stored = Arrays(self.folder / BANK_FILE)
+        return DocumentBank(stored["images"], stored["captions"])
+
+    @cached_property
+    def _models(self) -> Mapping[str, EvidenceModel]:
+        path = self.folder / FILE
+        if not path.is_file():
+            return {}
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored.get("schema", 0) > SCHEMA:
+            raise UnknownModel(
+                f"{path} was made by a newer capsearch; run `pip install -U capsearch`"
+            )
+        return {name: _parse(one) for name, one in stored["languages"].items()}
+
+
+def save(folder: Path, models: Mapping[str, EvidenceModel], bank: DocumentBank) -> None:
+    """Write a calibration; the bank first, so that no reader finds weights without it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bank.save(folder)
+    content = {
+        "schema": SCHEMA,
+        "languages": {name: asdict(one) for name, one in models.items()},
+    }
+    atomic.write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
+
+
+def _parse(stored: Mapping[str, object]) -> EvidenceModel:
+    kinds = stored["kinds"]
+    assert isinstance(kinds, dict)
+    return EvidenceModel(
+        kinds={name: KindWeights(**one) for name, one in kinds.items()},
+        size=int(str(stored["size"])),
+        size_exponent=float(str(stored["size_exponent"])),
+        cutoff=float(str(stored["cutoff"])),
+    )

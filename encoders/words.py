@@ -1,0 +1,61 @@
+"""Folded tokens for finding words as words, the same for queries, captions, tags and file names.
+
+Nobody says in which language a file name or a tag is, so the script decides: letters and digits
+become stemmed words without case and accents, Han and kana become pairs of neighbouring characters
+(Simplified), as search engines index Chinese and Japanese.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from Stemmer import Stemmer
+
+from capsearch.encoders.languages import HAN, KANA, normalise, simplify
+
+MAX_CHARACTERS = 4000
+_RUN = re.compile(r"[^\W_]+")
+# Words that occur everywhere and name nothing; single CJK particles fall away with the pairs.
+_STOP = frozenset(
+    "a an the of in on at to is are was were be and or with by for from it its this that there "
+    "jpg jpeg png gif img dsc dscn dscf dcim pict".split()
+)
+
+
+def fold(text: str) -> tuple[str, ...]:
+    """The tokens of a text, in order."""
+    plain = simplify(normalise(text)[:MAX_CHARACTERS]).lower()
+    return tuple(token for run in _RUN.findall(_without_accents(plain)) for token in _tokens(run))
+
+
+def _without_accents(text: str) -> str:
+    """é as e; kana keep their voicing marks, which are letters there."""
+    decomposed = unicodedata.normalize("NFD", text)
+    kept = "".join(c for c in decomposed if not "\u0300" <= c <= "\u036f")
+    return unicodedata.normalize("NFC", kept)
+
+
+def _tokens(run: str) -> Iterator[str]:
+    for part, cjk in _by_script(run):
+        if not cjk:
+            if part not in _STOP:
+                yield Stemmer("english", 0).stemWord(part)
+        elif len(part) == 1:
+            yield part
+        else:
+            yield from (part[at : at + 2] for at in range(len(part) - 1))
+
+
+def _by_script(run: str) -> Iterator[tuple[str, bool]]:
+    """Parts of one script: 东京tower2020 -> 东京, tower2020."""
+    start = 0
+    for at in range(1, len(run) + 1):
+        if at == len(run) or _is_cjk(run[at]) != _is_cjk(run[start]):
+            yield run[start:at], _is_cjk(run[start])
+            start = at
+
+
+def _is_cjk(character: str) -> bool:
+    return bool(HAN.match(character) or KANA.match(character))
