@@ -19,8 +19,42 @@ MAX_CHARACTERS = 4000
 _RUN = re.compile(r"[^\W_]+")
 # Words that occur everywhere and name nothing; single CJK particles fall away with the pairs.
 _STOP = frozenset(
-    "a an the of in on at to is are was were be and or with by for from it its this that there "
-    "jpg jpeg png gif img dsc dscn dscf dcim pict".split()
+    [
+        "a",
+        "an",
+        "the",
+        "of",
+        "in",
+        "on",
+        "at",
+        "to",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "and",
+        "or",
+        "with",
+        "by",
+        "for",
+        "from",
+        "it",
+        "its",
+        "this",
+        "that",
+        "there",
+        "jpg",
+        "jpeg",
+        "png",
+        "gif",
+        "img",
+        "dsc",
+        "dscn",
+        "dscf",
+        "dcim",
+        "pict",
+    ]
 )
 
 

@@ -10,22 +10,22 @@ from PIL import Image
 from capsearch.encoders import atomic
 from capsearch.encoders.image_files import flat_rgb, opened, turned
 from capsearch.engine.errors import InvalidImage
-from capsearch.indexer.embedded.collection import THUMBNAILS, Collection
+from capsearch.engine.records import ImageRecord
+from capsearch.indexer.embedded.collection import THUMBNAILS
 
 _QUALITY = 85  # JPEG, not WebP: Streamlit serves JPEG unchanged, but converts WebP on every request
 
 
-def thumbnail(collection: Collection, image_id: str, edge: int = 320) -> Path:
-    """The path of a JPEG of the image, at most `edge` pixels wide and high.
+def thumbnail(folder: Path, record: ImageRecord, edge: int = 320) -> Path:
+    """The path of a JPEG of the image, at most `edge` pixels wide and high, in an index folder.
 
-    InvalidImage for an id that is not in the catalog, or when none of its files can be opened.
+    InvalidImage when none of its files can be opened.
     """
     if not 16 <= edge <= 4096:
         raise ValueError(f"edge must be between 16 and 4096 pixels, not {edge}")
-    record = collection.catalog.images([image_id]).get(image_id)
-    if record is None or not re.fullmatch("[0-9a-f]{32}", image_id):
-        raise InvalidImage(f"no image with id {image_id!r} in this index")
-    target = collection.path / THUMBNAILS / image_id[:2] / f"{image_id}-{edge}.jpg"
+    if not re.fullmatch("[0-9a-f]{32}", record.id):
+        raise InvalidImage(f"{record.id!r} is not the id of an image")
+    target = folder / THUMBNAILS / record.id[:2] / f"{record.id}-{edge}.jpg"
     if not target.is_file():
         _write(record.paths, edge, target)
     return target

@@ -11,7 +11,8 @@ from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evalu
 from capsearch.encoders.datasets.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex
-from capsearch.engine.records import Caption, ImageRecord, Query
+from capsearch.engine.query import Query
+from capsearch.engine.records import Caption, ImageRecord
 from capsearch.engine.search import SearchEngine
 
 

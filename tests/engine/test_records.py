@@ -8,7 +8,8 @@ from datetime import date
 import numpy as np
 import pytest
 
-from capsearch.engine.records import Caption, Filters, ImageRecord, Query, SearchResult
+from capsearch.engine.query import Query
+from capsearch.engine.records import Caption, Filters, ImageRecord, SearchResult
 
 
 def test_captions_from_a_model_are_generated_and_all_others_are_not():

@@ -15,7 +15,8 @@ from capsearch.engine.fakes import (
     FakeVectorIndex,
     colour_image,
 )
-from capsearch.engine.records import Caption, Filters, ImageRecord, Query
+from capsearch.engine.query import Query
+from capsearch.engine.records import Caption, Filters, ImageRecord
 from capsearch.engine.search import SearchEngine
 
 WEIGHT, FLOOR = 0.4, 0.1  # of the fake text encoder

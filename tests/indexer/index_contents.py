@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer.embedded.collection import Collection
 
 

@@ -9,7 +9,7 @@ import pytest
 from image_bytes import png_header, saved
 from PIL import Image
 
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer.pipeline import IndexOptions, index
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)

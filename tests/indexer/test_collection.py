@@ -17,7 +17,7 @@ from capsearch.engine.errors import (
     ModelMismatch,
     SchemaTooNew,
 )
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer.embedded import nearest
 from capsearch.indexer.embedded.collection import Collection, default_index_path
 from capsearch.indexer.embedded.schema import SCHEMA

@@ -15,7 +15,7 @@ from PIL import Image
 
 from capsearch.encoders.models import Model
 from capsearch.engine.fakes import FakeImageEncoder
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer import encoding
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capsearch.engine.fakes import COLOURS
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer.embedded import maintenance
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection

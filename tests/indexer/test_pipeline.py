@@ -10,7 +10,7 @@ import pytest
 from index_contents import counts, embedded, first, paths
 
 from capsearch.engine.errors import IndexProblem, RootUnavailable
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sources import scan as scanning

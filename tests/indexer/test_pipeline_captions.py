@@ -11,7 +11,8 @@ from index_contents import captions, counts, embedded, first, paths
 from PIL import ExifTags, Image
 
 from capsearch.engine.errors import InvalidCaptions
-from capsearch.engine.records import Caption, Filters, Query
+from capsearch.engine.query import Query
+from capsearch.engine.records import Caption, Filters
 from capsearch.indexer.pipeline import IndexOptions, index
 
 

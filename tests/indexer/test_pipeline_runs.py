@@ -9,7 +9,7 @@ import pytest
 from index_contents import captions, counts, embedded, first, paths
 
 from capsearch.engine.errors import ModelMismatch
-from capsearch.engine.records import Query
+from capsearch.engine.query import Query
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index
 

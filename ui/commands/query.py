@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from capsearch.engine.errors import InvalidImage
-from capsearch.engine.records import Filters, Mode, Pixels, Query, SearchResult
+from capsearch.engine.query import Query
+from capsearch.engine.records import Filters, Mode, Pixels, SearchResult
 from capsearch.ui.commands.options import (
     first_day,
     index_option,
@@ -23,7 +24,6 @@ from capsearch.ui.output.terminal import remark
 
 if TYPE_CHECKING:
     from capsearch.indexer.embedded.collection import Collection
-    from capsearch.ui.output.hits import Found
 
 EXAMPLES = """\b
 Examples:
@@ -208,9 +208,8 @@ def command(
             offset=offset,
         )
         result = engine.search(query)
-        found = _look_up(collection, result)
-        _print(query, result, found, as_json=as_json, as_paths=as_paths)
-        _write_sheet(collection, query, found, sheet, open_sheet)
+        _print(query, result, as_json=as_json, as_paths=as_paths)
+        _write_sheet(collection, query, result, sheet, open_sheet)
 
 
 def _query_text(text: tuple[str, ...]) -> str:
@@ -233,29 +232,17 @@ def _pixels(image: Path | None, collection: Collection) -> Pixels | None:
         raise InvalidImage(f"{image}: {error}") from error
 
 
-def _look_up(collection: Collection, result: SearchResult) -> tuple[Found, ...]:
-    """The hits with their records; hits removed from the index meanwhile are left out."""
-    from capsearch.ui.output.hits import Found
-
-    records = collection.catalog.images([hit.image_id for hit in result.hits])
-    return tuple(
-        Found(hit, records[hit.image_id]) for hit in result.hits if hit.image_id in records
-    )
-
-
-def _print(
-    query: Query, result: SearchResult, found: tuple[Found, ...], *, as_json: bool, as_paths: bool
-) -> None:
+def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool) -> None:
     from capsearch.ui.output import hits as hit_output
 
     for warning in result.warnings:
         remark(f"warning: {warning}")
     if as_json:
-        hit_output.print_as_json(query, result, found)
+        hit_output.print_as_json(query, result)
     elif as_paths:
-        hit_output.print_paths(found)
+        hit_output.print_paths(result.hits)
     else:
-        hit_output.print_table(found)
+        hit_output.print_table(result)
         _report_more(query, result)
 
 
@@ -280,7 +267,7 @@ def _check_sheet(sheet: Path | None) -> None:
 def _write_sheet(
     collection: Collection,
     query: Query,
-    found: tuple[Found, ...],
+    result: SearchResult,
     sheet: Path | None,
     open_sheet: bool,
 ) -> None:
@@ -289,7 +276,7 @@ def _write_sheet(
     from capsearch.ui.output import contact_sheet
 
     target = sheet or contact_sheet.last_sheet()
-    contact_sheet.write(collection, query.text, found, target)
+    contact_sheet.write(collection, query.text, result, target)
     remark(f"sheet: {target}")
     if open_sheet:
         contact_sheet.show(target)

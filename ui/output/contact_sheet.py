@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import mimetypes
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsearch.ui.output.hits import Found
+from capsearch.engine.records import Hit, SearchResult, Unit
+from capsearch.ui.output.scores import score_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,10 +47,10 @@ small {{ opacity: .7; display: block }}
 """
 
 
-def write(collection: Collection, title: str, found: Sequence[Found], target: Path) -> None:
+def write(collection: Collection, title: str, result: SearchResult, target: Path) -> None:
     """Write the sheet to `target`; its suffix is one of WRITERS."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[target.suffix.lower()](collection, title, found, target)
+    WRITERS[target.suffix.lower()](collection, title, result, target)
 
 
 def last_sheet() -> Path:
@@ -64,20 +65,21 @@ def show(sheet: Path) -> None:
     webbrowser.open(sheet.absolute().as_uri())
 
 
-def _write_html(collection: Collection, title: str, found: Sequence[Found], target: Path) -> None:
-    figures = "\n".join(_figure(one, _thumbnail(collection, one)) for one in found)
+def _write_html(collection: Collection, title: str, result: SearchResult, target: Path) -> None:
+    figures = "\n".join(
+        _figure(one, result.unit, _thumbnail(collection, one)) for one in result.hits
+    )
     page = PAGE.format(title=escape(title or "images like this one"), figures=figures)
     target.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
-def _figure(found: Found, thumbnail: Path | None) -> str:
-    hit, record = found
-    path = Path(record.path).absolute()
+def _figure(hit: Hit, unit: Unit, thumbnail: Path | None) -> str:
+    path = Path(hit.record.path).absolute()
     caption = hit.contributions.caption
     text = f"{escape(caption.text)} <small>{escape(caption.source)}</small>" if caption else ""
     return (
         f'<figure><a href="{escape(path.as_uri())}">{_image(thumbnail)}</a>'
-        f"<figcaption>{hit.rank}. <b>{hit.score:.3f}</b> {escape(path.name)}"
+        f"<figcaption>{hit.rank}. <b>{score_text(hit.score, unit)}</b> {escape(path.name)}"
         f"<div>{text}</div><small>{escape(str(path.parent))}</small></figcaption></figure>"
     )
 
@@ -90,31 +92,35 @@ def _image(thumbnail: Path | None) -> str:
     return f'<img alt="" src="data:{kind};base64,{data}">'
 
 
-def _thumbnail(collection: Collection, found: Found) -> Path | None:
+def _thumbnail(collection: Collection, hit: Hit) -> Path | None:
     """The cached thumbnail, or None when the image file is missing or unreadable."""
     from capsearch.engine.errors import InvalidImage
     from capsearch.indexer.embedded.thumbnails import thumbnail
 
     try:
-        return thumbnail(collection, found.hit.image_id, THUMBNAIL_EDGE)
+        return thumbnail(collection.path, hit.record, THUMBNAIL_EDGE)
     except (InvalidImage, OSError):
         return None
 
 
-def _write_png(collection: Collection, title: str, found: Sequence[Found], target: Path) -> None:
+def _write_png(collection: Collection, title: str, result: SearchResult, target: Path) -> None:
     from PIL import Image
 
-    columns = max(1, min(PNG_COLUMNS, len(found)))
-    rows = max(1, -(-len(found) // columns))
+    columns = max(1, min(PNG_COLUMNS, len(result.hits)))
+    rows = max(1, -(-len(result.hits) // columns))
     sheet = Image.new("RGB", (columns * PNG_CELL, rows * (PNG_CELL + PNG_LABEL)), "white")
-    for at, one in enumerate(found):
+    for at, one in enumerate(result.hits):
         row, column = divmod(at, columns)
         corner = (column * PNG_CELL, row * (PNG_CELL + PNG_LABEL))
-        _paste(sheet, corner, one, _thumbnail(collection, one))
+        _paste(sheet, corner, _label(one, result.unit), _thumbnail(collection, one))
     sheet.save(target, format="PNG")
 
 
-def _paste(sheet: Image, corner: tuple[int, int], found: Found, thumbnail: Path | None) -> None:
+def _label(hit: Hit, unit: Unit) -> str:
+    return f"{hit.rank}   {score_text(hit.score, unit)}"
+
+
+def _paste(sheet: Image, corner: tuple[int, int], label: str, thumbnail: Path | None) -> None:
     """Draw one cell: image, rank and score. No caption: not every font has every script."""
     from PIL import Image, ImageDraw
 
@@ -125,9 +131,8 @@ def _paste(sheet: Image, corner: tuple[int, int], found: Found, thumbnail: Path 
         small.thumbnail((PNG_CELL - 8, PNG_CELL - 8))
         middle = (left + (PNG_CELL - small.width) // 2, top + (PNG_CELL - small.height) // 2)
         sheet.paste(small, middle)
-    label = f"{found.hit.rank}   {found.hit.score:.3f}"
     ImageDraw.Draw(sheet).text((left + 8, top + PNG_CELL), label, fill="black", font_size=16)
 
 
-Writer = Callable[["Collection", str, Sequence[Found], Path], None]
+Writer = Callable[["Collection", str, SearchResult, Path], None]
 WRITERS: Mapping[str, Writer] = {".html": _write_html, ".png": _write_png}

@@ -6,30 +6,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
-from capsearch.engine.records import Caption, Hit, ImageRecord, Query, SearchResult
+from capsearch.engine.query import Query
+from capsearch.engine.records import Caption, Hit, SearchResult, Unit
+from capsearch.ui.output.scores import score_text
 from capsearch.ui.output.terminal import aligned, print_json, printable
 
 HEADINGS = ("rank", "score", "CM", "CL", "path", "caption")
 
 
-class Found(NamedTuple):
-    """A hit and the record of its image."""
-
-    hit: Hit
-    record: ImageRecord
-
-
-def print_paths(found: Sequence[Found]) -> None:
+def print_paths(hits: Sequence[Hit]) -> None:
     """Print one path a line, best first, byte for byte as in the file system."""
-    for one in found:
-        click.echo(one.record.path)
+    for hit in hits:
+        click.echo(hit.record.path)
 
 
-def print_as_json(query: Query, result: SearchResult, found: Sequence[Found]) -> None:
+def print_as_json(query: Query, result: SearchResult) -> None:
     """Print the query as understood, the hits and the warnings as one document."""
     print_json(
         {
@@ -38,10 +32,12 @@ def print_as_json(query: Query, result: SearchResult, found: Sequence[Found]) ->
                 "language": result.language,
                 "mode": result.mode,
                 "weight": result.weight,
+                "unit": result.unit,
+                "min_score": result.min_score,
                 "limit": query.limit,
                 "offset": query.offset,
             },
-            "hits": [_hit_as_json(one) for one in found],
+            "hits": [_hit_as_json(hit) for hit in result.hits],
             "more": result.more,
             "warnings": list(result.warnings),
             "timings_ms": dict(result.timings_ms),
@@ -49,43 +45,44 @@ def print_as_json(query: Query, result: SearchResult, found: Sequence[Found]) ->
     )
 
 
-def _hit_as_json(found: Found) -> dict[str, object]:
-    hit, record = found
+def _hit_as_json(hit: Hit) -> dict[str, object]:
     why = hit.contributions
     return {
         "rank": hit.rank,
         "score": hit.score,
         "cm": why.cm,
         "cl": why.cl,
+        "words": why.words,
+        "log_odds": dict(why.log_odds),
         "caption": asdict(why.caption) if why.caption else None,
-        "path": record.path,
-        **asdict(record),
+        "path": hit.record.path,
+        **asdict(hit.record),
     }
 
 
-def print_table(found: Sequence[Found]) -> None:
+def print_table(result: SearchResult) -> None:
     """Print a table with links to the files; aligned lines without colour in a pipe."""
-    if not found:
+    if not result.hits:
         return
     if _on_terminal():
-        _print_rich(found)
+        _print_rich(result)
     else:
-        click.echo("\n".join(aligned([HEADINGS, *map(_cells, found)])))
+        rows = [_cells(hit, result.unit) for hit in result.hits]
+        click.echo("\n".join(aligned([HEADINGS, *rows])))
 
 
 def _on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _cells(found: Found) -> tuple[str, ...]:
-    hit, record = found
+def _cells(hit: Hit, unit: Unit) -> tuple[str, ...]:
     why = hit.contributions
     return (
         str(hit.rank),
-        f"{hit.score:.3f}",
+        score_text(hit.score, unit),
         _score(why.cm),
         _score(why.cl),
-        printable(record.path),
+        printable(hit.record.path),
         _caption(why.caption),
     )
 
@@ -101,7 +98,7 @@ def _caption(caption: Caption | None) -> str:
     return f"{printable(caption.text)} [{caption.language}]{by}"
 
 
-def _print_rich(found: Sequence[Found]) -> None:
+def _print_rich(result: SearchResult) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # not markup: a file name may contain brackets
@@ -111,8 +108,8 @@ def _print_rich(found: Sequence[Found]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(HEADINGS[4], overflow="fold")
     table.add_column(HEADINGS[5], overflow="fold", style="dim")
-    for one in found:
-        *numbers, path, caption = _cells(one)
-        link = Path(one.record.path).absolute().as_uri()
+    for hit in result.hits:
+        *numbers, path, caption = _cells(hit, result.unit)
+        link = Path(hit.record.path).absolute().as_uri()
         table.add_row(*numbers, Text(path, style=f"link {link}"), Text(caption))
     Console().print(table)

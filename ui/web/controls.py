@@ -10,8 +10,7 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES
-from capsearch.engine.records import LANGUAGES, MODES
-from capsearch.indexer.embedded.facets import Facet, Facets
+from capsearch.engine.records import LANGUAGES, MODES, Facet, Facets
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import session

@@ -9,11 +9,12 @@ import streamlit as st
 
 from capsearch.engine.duplicates import near_duplicates
 from capsearch.engine.errors import CapsearchError
-from capsearch.engine.records import Caption, Hit, ImageRecord, Query, Tag
+from capsearch.engine.query import Query
+from capsearch.engine.records import Caption, Document, Hit, ImageRecord, Tag, Unit
 from capsearch.ui.output.terminal import human_bytes, printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import grid, session
-from capsearch.ui.web.images import LARGE_EDGE, image_file
+from capsearch.ui.web.images import LARGE_EDGE, record_file
 from capsearch.ui.web.library import Library
 
 NEIGHBOURS = 8
@@ -27,6 +28,7 @@ class View:
     texts: Texts
     language: str  # of the page
     hits: Mapping[str, Hit]  # of the current search, by image id
+    unit: Unit  # of their scores
     order: Sequence[str]  # image ids of the grid, for next and previous
 
 
@@ -41,17 +43,17 @@ def _body(view: View) -> None:
     image_id: str | None = st.session_state["selected"]
     if image_id is None:  # a button of the dialog has started another search
         st.rerun()
-    record = view.library.collection.catalog.images([image_id]).get(image_id)
-    if record is None:
+    document = view.library.collection.backend.lookup([image_id]).get(image_id)
+    if document is None:
         st.warning(view.texts.unknown_image)
         return
     session.write_view(image_id)
     _turn_pages(view, image_id)
     image, facts = st.columns([5, 3], gap="medium")
     with image:
-        _image(view, record)
+        _image(view, document.record)
     with facts.container(key="facts", gap=None):
-        _facts(view, record)
+        _facts(view, document)
     _neighbours(view, image_id)
 
 
@@ -76,7 +78,7 @@ def _turn_pages(view: View, image_id: str) -> None:
 
 
 def _image(view: View, record: ImageRecord) -> None:
-    file = image_file(view.library.collection, record.id, LARGE_EDGE)
+    file = record_file(view.library.collection, record, LARGE_EDGE)
     with st.container(key="large"):
         if file is None:
             st.text(view.texts.unreadable)
@@ -84,13 +86,13 @@ def _image(view: View, record: ImageRecord) -> None:
             st.image(str(file), width="stretch")
 
 
-def _facts(view: View, record: ImageRecord) -> None:
-    catalog, texts = view.library.collection.catalog, view.texts
+def _facts(view: View, document: Document) -> None:
+    record, texts = document.record, view.texts
     hit = view.hits.get(record.id)
     if hit is not None:
-        _field(texts.score, grid.scores_line(hit.score, hit.contributions))
-    _captions(texts, catalog.captions([record.id]).get(record.id, ()))
-    _tags(texts, catalog.tags([record.id]).get(record.id, ()))
+        _field(texts.score, grid.scores_line(hit.score, view.unit, hit.contributions))
+    _captions(texts, document.captions)
+    _tags(texts, document.tags)
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
     _field(texts.size, size)
     if record.taken_at is not None:
@@ -130,22 +132,25 @@ def _neighbours(view: View, image_id: str) -> None:
     """Near-duplicates, then similar images that are not near-duplicates."""
     try:
         engine = view.library.engine()
-        copies = near_duplicates(engine.images, image_id, limit=NEIGHBOURS)
+        copies = near_duplicates(engine.backend, image_id, limit=NEIGHBOURS)
         found = engine.search(Query(like=image_id, mode="cm", limit=2 * NEIGHBOURS + 1)).hits
     except CapsearchError as error:
         st.text(printable(str(error)))
         return
-    shown = {image_id, *(one.image_id for one in copies)}
+    shown = {image_id, *(one.document.record.id for one in copies)}
     similar = [hit for hit in found if hit.image_id not in shown][:NEIGHBOURS]
-    _strip(view, view.texts.duplicates, "copies", [(one.image_id, one.score) for one in copies])
-    _strip(view, view.texts.similar, "similar", [(hit.image_id, hit.score) for hit in similar])
+    for title, place, neighbours in (
+        (view.texts.duplicates, "copies", [(one.document, one.score) for one in copies]),
+        (view.texts.similar, "similar", [(hit.document, hit.score) for hit in similar]),
+    ):
+        _strip(view, title, place, neighbours)
 
 
-def _strip(view: View, title: str, place: str, scored: Sequence[tuple[str, float]]) -> None:
+def _strip(view: View, title: str, place: str, scored: Sequence[tuple[Document, float]]) -> None:
     if not scored:
         return
     st.caption(title)
-    ids, scores = [one for one, _ in scored], [score for _, score in scored]
-    tiles = grid.tiles_of_ids(view.library.collection, ids, view.language, scores)
+    documents, scores = [one for one, _ in scored], [score for _, score in scored]
+    tiles = grid.tiles_of_documents(view.library.collection, documents, view.language, scores)
     bare = [replace(tile, caption="", tags="") for tile in tiles]
     grid.draw(bare, view.texts, f"grid_strip_{place}", session.open_image)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
-from capsearch.engine.records import Caption, Contributions, Hit, ImageRecord, Tag
+from capsearch.engine.records import (
+    Caption,
+    Contributions,
+    Document,
+    ImageRecord,
+    SearchResult,
+    Tag,
+    Unit,
+)
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.ui.output.scores import score_text
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
 from capsearch.ui.web.images import tile_files
@@ -30,55 +39,49 @@ class Tile:
     file: Path | None
 
 
-def tiles_of_hits(collection: Collection, hits: Sequence[Hit], language: str) -> tuple[Tile, ...]:
-    """Hits as tiles; one whose image has just been removed is left out."""
-    by_id = {hit.image_id: hit for hit in hits}
-    return _tiles(
-        collection,
-        list(by_id),
-        language,
-        scores={one: scores_line(hit.score, hit.contributions) for one, hit in by_id.items()},
-        matched={one: hit.contributions.caption for one, hit in by_id.items()},
-    )
+def tiles_of_hits(collection: Collection, result: SearchResult, language: str) -> tuple[Tile, ...]:
+    """The hits of a search as tiles."""
+    lines = [scores_line(hit.score, result.unit, hit.contributions) for hit in result.hits]
+    matched = [hit.contributions.caption for hit in result.hits]
+    return _tiles(collection, [hit.document for hit in result.hits], language, lines, matched)
 
 
-def tiles_of_ids(
-    collection: Collection, image_ids: Sequence[str], language: str, scores: Sequence[float] = ()
+def tiles_of_documents(
+    collection: Collection,
+    documents: Sequence[Document],
+    language: str,
+    scores: Sequence[float] = (),
 ) -> tuple[Tile, ...]:
-    """Images by id, without a search; each may have a score."""
-    lines = {one: f"{score:.3f}" for one, score in zip(image_ids, scores, strict=False)}
-    return _tiles(collection, image_ids, language, lines, {})
+    """Images without a search; each may have a score."""
+    lines = [f"{score:.3f}" for score in scores] or [""] * len(documents)
+    return _tiles(collection, documents, language, lines, [None] * len(documents))
 
 
 def _tiles(
     collection: Collection,
-    image_ids: Sequence[str],
+    documents: Sequence[Document],
     language: str,
-    scores: Mapping[str, str],
-    matched: Mapping[str, Caption | None],
+    lines: Sequence[str],
+    matched: Sequence[Caption | None],
 ) -> tuple[Tile, ...]:
-    """Tiles for many images, with one catalog lookup for each kind of record."""
-    records = collection.catalog.images(image_ids)
-    captions, tags = collection.catalog.captions(image_ids), collection.catalog.tags(image_ids)
-    known = [one for one in image_ids if one in records]
+    files = tile_files(collection, [one.record for one in documents])
+    rows = zip(documents, lines, matched, files, strict=True)
     return tuple(
         Tile(
-            records[one],
+            one.record,
             rank,
-            scores.get(one, ""),
-            caption_for(language, captions.get(one, ()), matched.get(one)),
-            tags_for(language, tags.get(one, ())),
+            line,
+            caption_for(language, one.captions, caption),
+            tags_for(language, one.tags),
             file,
         )
-        for rank, (one, file) in enumerate(
-            zip(known, tile_files(collection, known), strict=True), start=1
-        )
+        for rank, (one, line, caption, file) in enumerate(rows, start=1)
     )
 
 
-def scores_line(score: float, why: Contributions) -> str:
+def scores_line(score: float, unit: Unit, why: Contributions) -> str:
     """The fused score and the scores of CM and CL, a dash where one is missing."""
-    return f"{score:.3f}   CM {_number(why.cm)}   CL {_number(why.cl)}"
+    return f"{score_text(score, unit)}   CM {_number(why.cm)}   CL {_number(why.cl)}"
 
 
 def caption_for(language: str, captions: Sequence[Caption], matched: Caption | None) -> str:

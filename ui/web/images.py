@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capsearch.encoders.preprocess import decode
 from capsearch.engine.errors import InvalidImage
-from capsearch.engine.records import Pixels
+from capsearch.engine.records import ImageRecord, Pixels
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.thumbnails import thumbnail
 
@@ -25,19 +25,24 @@ def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
     The id must be in the catalog and is never used as a path, so "../secret" and "/etc" are
     merely unknown ids. The image's files must lie under the indexed folders, links followed.
     """
-    record = collection.catalog.images([image_id]).get(image_id)
-    if record is None or not _inside(record.paths, collection.catalog.roots()):
+    document = collection.backend.lookup([image_id]).get(image_id)
+    return None if document is None else record_file(collection, document.record, edge)
+
+
+def record_file(collection: Collection, record: ImageRecord, edge: int) -> Path | None:
+    """The same for an image whose record is at hand."""
+    if not _inside(record.paths, collection.catalog.roots()):
         return None
     try:
-        return thumbnail(collection, image_id, edge)
+        return thumbnail(collection.path, record, edge)
     except (InvalidImage, OSError):
         return None
 
 
-def tile_files(collection: Collection, image_ids: Sequence[str]) -> tuple[Path | None, ...]:
-    """Thumbnails for a grid, in the order of the ids; missing ones are created in parallel."""
-    make = partial(image_file, collection, edge=TILE_EDGE)
-    return tuple(_pool().map(make, image_ids))
+def tile_files(collection: Collection, records: Sequence[ImageRecord]) -> tuple[Path | None, ...]:
+    """Thumbnails for a grid, in order; missing ones are created in parallel."""
+    make = partial(record_file, collection, edge=TILE_EDGE)
+    return tuple(_pool().map(make, records))
 
 
 @cache

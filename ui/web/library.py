@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,35 +10,29 @@ from pathlib import Path
 import streamlit as st
 
 from capsearch.engine.errors import ModelMismatch
+from capsearch.engine.records import Facets
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.embedded.collection import CATALOG, Collection, default_index_path
-from capsearch.indexer.embedded.facets import Facets, facets
 from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 
 class Library:
-    """An open collection, with its facets cached between runs of the page."""
+    """An open collection."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
-        self._lock = threading.Lock()
-        self._facets: tuple[int, Facets] | None = None
 
     def engine(self) -> SearchEngine:
         """A search over the index as it is now."""
         return self.collection.engine()
 
     def facets(self) -> Facets:
-        """The values to filter by; counted again only after the index has changed."""
-        with self._lock:
-            revision = self.collection.catalog.revision()
-            if self._facets is None or self._facets[0] != revision:
-                self._facets = (revision, facets(self.collection.catalog))
-            return self._facets[1]
+        """The values to filter by."""
+        return self.collection.backend.facets()
 
     def image_count(self) -> int:
         """How many images the collection holds."""
-        return self.collection.catalog.image_count()
+        return len(self.collection.backend)
 
 
 def available_indexes() -> Mapping[str, Path]:

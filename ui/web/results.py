@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,8 +16,8 @@ from capsearch.engine.errors import (
     InvalidImage,
     InvalidQuery,
 )
-from capsearch.engine.records import Hit, Pixels, Query, SearchResult
-from capsearch.indexer.embedded.facets import newest
+from capsearch.engine.query import Query
+from capsearch.engine.records import Pixels, SearchResult
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
 from capsearch.ui.web import detail, grid, session, timing
@@ -36,7 +35,7 @@ _MESSAGES: tuple[tuple[type[CapsearchError], str], ...] = (
     (CapsearchError, "problem"),
 )
 _INDEX_COMMAND = "capsearch index ~/Pictures"
-Drawn: TypeAlias = "tuple[tuple[grid.Tile, ...], Mapping[str, Hit]]"
+Drawn: TypeAlias = "tuple[tuple[grid.Tile, ...], SearchResult | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,16 @@ def show(request: Request, watch: timing.Stopwatch) -> None:
     """Draw the grid of hits, and the large view if an image is selected."""
     try:
         query = _query(request)
-        tiles, hits = _browse(request) if query is None else _search(request, query, watch)
+        tiles, result = _browse(request) if query is None else _search(request, query, watch)
     except CapsearchError as error:
         explain(request.texts, error)
         return
     if request.state.selected is not None:
         order = [tile.record.id for tile in tiles]
-        detail.show(detail.View(request.library, request.texts, request.language, hits, order))
+        hits = {hit.image_id: hit for hit in result.hits} if result else {}
+        unit = result.unit if result else "score"
+        view = detail.View(request.library, request.texts, request.language, hits, unit, order)
+        detail.show(view)
 
 
 def _query(request: Request) -> Query | None:
@@ -105,22 +107,22 @@ def _search(request: Request, query: Query, watch: timing.Stopwatch) -> Drawn:
     engine = request.library.engine()
     result = engine.search(query)
     watch.lap("engine")
-    if query.mode == "cl" and not len(engine.captions):
+    if query.mode == "cl" and not engine.backend.captioned():
         st.warning(request.texts.nothing_captioned)
     elif result.warnings:
         st.warning(request.texts.unknown_words)
-    tiles = grid.tiles_of_hits(request.library.collection, result.hits, request.language)
+    tiles = grid.tiles_of_hits(request.library.collection, result, request.language)
     watch.lap("lookup")
     _draw(request, tiles, result)
     watch.lap("render")
     facts = {
-        "images": len(engine.images),
+        "images": len(engine.backend),
         "hits": len(result.hits),
         "mode": result.mode,
         "language": result.language,
     }
     timing.log(watch, result.timings_ms, facts)
-    return tiles, {hit.image_id: hit for hit in result.hits}
+    return tiles, result
 
 
 def _draw(request: Request, tiles: tuple[grid.Tile, ...], result: SearchResult) -> None:
@@ -135,18 +137,18 @@ def _draw(request: Request, tiles: tuple[grid.Tile, ...], result: SearchResult) 
 
 def _browse(request: Request) -> Drawn:
     """Without a query: the newest images that pass the filters."""
-    request.library.engine()  # raises IndexEmpty if nothing is indexed yet
+    backend = request.library.engine().backend  # IndexEmpty if nothing is indexed yet
     wanted = request.state.pages * PAGE_SIZE
-    collection = request.library.collection
-    ids = newest(collection.catalog, request.state.filters, wanted + 1)
-    if not ids:
+    found = backend.newest(request.state.filters, wanted + 1)
+    if not found:
         st.info(f"{request.texts.no_hits} {request.texts.no_hits_advice}")
-        return (), {}
+        return (), None
     st.container(key="quiet_count").text(request.texts.newest)
-    tiles = grid.tiles_of_ids(collection, ids[:wanted], request.language)
+    collection = request.library.collection
+    tiles = grid.tiles_of_documents(collection, found[:wanted], request.language)
     grid.draw(tiles, request.texts, "grid", session.open_image)
-    _more(request, len(ids) > wanted)
-    return tiles, {}
+    _more(request, len(found) > wanted)
+    return tiles, None
 
 
 def _more(request: Request, has_more: bool) -> None:

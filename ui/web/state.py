@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Literal, TypeVar
 
-from capsearch.engine.records import LANGUAGES, Filters, Mode, Pixels, Query
+from capsearch.engine.query import Query
+from capsearch.engine.records import LANGUAGES, Filters, Mode, Pixels
 from capsearch.ui.modes import MODE_NAMES
 
 PAGE_SIZE = 24
