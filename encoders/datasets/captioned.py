@@ -1,4 +1,4 @@
-"""A photograph with its captions, and what all readers of caption files share."""
+"""An image with its captions, and what all readers of caption files share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from capsearch.encoders.languages import language_by_script
+from capsearch.encoders.languages import detect
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Caption
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionedImage:
-    """One photograph and all that people said about it; languages without captions are absent."""
+    """One image and its captions by language; languages without captions are absent."""
 
     id: str
     split: str
@@ -30,10 +30,10 @@ class CaptionedImage:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file or folder of captions, and what its layout leaves open.
+    """A file or folder of captions, and what its layout does not specify.
 
-    None means: layout and language by content, split by file name or lists beside it,
-    images beside the captions.
+    None means: layout and language are detected from the content, the split comes from the file
+    name or from lists beside it, the images lie beside the captions.
     """
 
     path: Path
@@ -49,21 +49,21 @@ def folder_of(path: Path) -> Path:
 
 
 def files_at(path: Path, pattern: str) -> tuple[Path, ...]:
-    """The file itself if its name fits, or a folder's files that fit, sorted."""
+    """The file itself if its name matches, or a folder's matching files, sorted."""
     if path.is_file():
         return (path,) if path.match(pattern) else ()
     return tuple(sorted(file for file in path.glob(pattern) if file.is_file()))
 
 
 def open_text(file: Path) -> TextIO:
-    """A text file for reading, gunzipped if its name says so."""
+    """A text file for reading, decompressed if its name ends in .gz."""
     if file.suffix == ".gz":
         return gzip.open(file, "rt", encoding="utf-8")
     return file.open(encoding="utf-8")
 
 
 def read_json(file: Path) -> Any:
-    """A json document; DataProblem naming the file if it is none."""
+    """A json document; DataProblem naming the file if it is not valid json."""
     try:
         return json.loads(file.read_text("utf-8"))
     except ValueError as error:
@@ -71,6 +71,6 @@ def read_json(file: Path) -> Any:
 
 
 def main_language(texts: Iterable[str]) -> str:
-    """The language most of these sentences are in, by their script."""
-    votes = Counter(map(language_by_script, islice(texts, 200)))
+    """The language that most of the first 200 sentences are in."""
+    votes = Counter(map(detect, islice(texts, 200)))
     return votes.most_common(1)[0][0] if votes else "en"

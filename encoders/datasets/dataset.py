@@ -1,9 +1,9 @@
-"""Caption data sets in one shape: photographs with sentences in several languages.
+"""Caption data sets in one shape: images with captions in several languages.
 
     data = read(["DIR"], splits=["train", "val"])
     data = read([Source(Path("captions_train2014.json"), images=Path("train2014")),
                  Source(Path("stair_captions_v1.2_train.json"))])
-    for photo, content in data.split("val").contents(): ...
+    for image, content in data.split("val").contents(): ...
 
 The layouts are those of `capsearch.encoders.datasets.layouts`.
 """
@@ -22,58 +22,60 @@ from capsearch.engine.records import LANGUAGES, Caption
 
 __all__ = ["CaptionDataset", "CaptionedImage", "Source", "read"]
 
-DEFAULT_SPLIT = "train"  # of photos that no source places
+DEFAULT_SPLIT = "train"  # of images that no source assigns to a split
 
 
 @dataclass(frozen=True)
 class CaptionDataset:
-    """Photos of one or several splits, and where their images lie."""
+    """Captioned images of one or several splits, and the store their files are read from."""
 
     images: tuple[CaptionedImage, ...]
-    places: ImageStore = field(default_factory=ImageStore)
+    store: ImageStore = field(default_factory=ImageStore)
 
     def __len__(self) -> int:
         return len(self.images)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits there are, in order of appearance."""
-        return tuple(dict.fromkeys(photo.split for photo in self.images))
+        """The names of the splits, in order of appearance."""
+        return tuple(dict.fromkeys(image.split for image in self.images))
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages there are captions in: en, zh, ja first, others by name."""
-        found = {language for photo in self.images for language in photo.captions}
+        """The languages of the captions: en, zh, ja first, others by name."""
+        found = {language for image in self.images for language in image.captions}
         return tuple(sorted(found, key=_language_order))
 
     def split(self, name: str) -> CaptionDataset:
-        """The photos of one split; DataProblem with the known ones if there is no such."""
-        photos = tuple(photo for photo in self.images if photo.split == name)
-        if not photos:
+        """The images of one split; DataProblem with the existing ones if it does not exist."""
+        images = tuple(image for image in self.images if image.split == name)
+        if not images:
             raise DataProblem(f"no split {name!r}; there is {', '.join(self.splits) or 'none'}")
-        return replace(self, images=photos)
+        return replace(self, images=images)
 
     def first(self, count: int) -> CaptionDataset:
-        """The first `count` photos."""
+        """The first `count` images."""
         return self.only(self.images[:count])
 
-    def only(self, photos: Sequence[CaptionedImage]) -> CaptionDataset:
-        """Some of the photos."""
-        return replace(self, images=tuple(photos))
+    def only(self, images: Sequence[CaptionedImage]) -> CaptionDataset:
+        """Some of the images."""
+        return replace(self, images=tuple(images))
 
     def having(self, *languages: str) -> CaptionDataset:
-        """The photos with a caption in every one of these languages."""
-        chosen = (p for p in self.images if all(p.captions.get(lang) for lang in languages))
+        """The images with a caption in every one of these languages."""
+        chosen = (
+            image for image in self.images if all(image.captions.get(lang) for lang in languages)
+        )
         return replace(self, images=tuple(chosen))
 
-    def image_bytes(self, photo: CaptionedImage) -> bytes:
-        """One photo's file. For many, `images` is quicker where archives are compressed."""
-        return self.places.read(photo.file)
+    def image_bytes(self, image: CaptionedImage) -> bytes:
+        """One image's file. For many, `contents` is faster where archives are compressed."""
+        return self.store.read(image.file)
 
     def contents(self) -> Iterator[tuple[CaptionedImage, bytes]]:
-        """Every photo whose image is there, with its bytes, in the order of storage."""
-        by_file = {photo.file: photo for photo in self.images}
-        for name, content in self.places.stream(by_file.keys()):
+        """Every image whose file exists, with its bytes, in the order of storage."""
+        by_file = {image.file: image for image in self.images}
+        for name, content in self.store.stream(by_file.keys()):
             yield by_file[name], content
 
 
@@ -81,28 +83,28 @@ def read(
     sources: Iterable[Source | Path | str],
     splits: Sequence[str] | None = None,
 ) -> CaptionDataset:
-    """All sources as one data set, merged by photo id; `splits` None takes every split.
+    """All sources as one data set, merged by image id; `splits` None takes every split.
 
-    Captions add up, exact repeats once. The first source that names a file or a split
-    decides, but a photo that any source tests on is never trained on. DataProblem for a
-    layout that is not known, a split that is not there, or nothing at all.
+    Captions add up, exact repeats are dropped. The first source that names a file or a split
+    decides, except that an image in any source's test split is never in another split.
+    DataProblem for an unknown layout, a missing split, or no image with captions.
     """
     merged: dict[str, CaptionedImage] = {}
-    places = ImageStore()
+    store = ImageStore()
     for given in sources:
         source = given if isinstance(given, Source) else Source(Path(given))
         layout = layout_of(source)
-        for photo in layout.read(source, splits):
-            earlier = merged.get(photo.id)
-            merged[photo.id] = photo if earlier is None else merge(earlier, photo)
-        places += layout.places(source, splits)
-    return _checked(tuple(map(_settled, merged.values())), places, splits)
+        for image in layout.read(source, splits):
+            earlier = merged.get(image.id)
+            merged[image.id] = image if earlier is None else merge(earlier, image)
+        store += layout.store(source, splits)
+    return _chosen(tuple(map(_complete, merged.values())), store, splits)
 
 
 def merge(one: CaptionedImage, other: CaptionedImage) -> CaptionedImage:
-    """Two sources' knowledge of one photo; see `read` for which one decides."""
+    """Two sources' records of one image; `read` documents which one decides."""
     languages = tuple(dict.fromkeys((*one.captions, *other.captions)))
-    tested = next((p.split for p in (one, other) if p.split.startswith("test")), "")
+    tested = next((part.split for part in (one, other) if part.split.startswith("test")), "")
     return CaptionedImage(
         id=one.id,
         split=tested or one.split or other.split,
@@ -114,7 +116,7 @@ def merge(one: CaptionedImage, other: CaptionedImage) -> CaptionedImage:
 
 
 def overlaps(data: CaptionDataset) -> Mapping[tuple[str, str], int]:
-    """How many photos have captions in both languages, for every pair of them."""
+    """How many images have captions in both languages, for every pair of languages."""
     languages = data.languages
     return {
         (one, other): len(data.having(one, other))
@@ -132,21 +134,22 @@ def _distinct(captions: Iterable[Caption]) -> tuple[Caption, ...]:
     return tuple({caption.text: caption for caption in reversed(tuple(captions))}.values())[::-1]
 
 
-def _settled(photo: CaptionedImage) -> CaptionedImage:
-    captions = {language: _distinct(found) for language, found in photo.captions.items() if found}
-    return replace(photo, split=photo.split or DEFAULT_SPLIT, captions=captions)
+def _complete(image: CaptionedImage) -> CaptionedImage:
+    """With a split, and without repeated captions."""
+    captions = {language: _distinct(found) for language, found in image.captions.items() if found}
+    return replace(image, split=image.split or DEFAULT_SPLIT, captions=captions)
 
 
-def _checked(
-    photos: tuple[CaptionedImage, ...], places: ImageStore, splits: Sequence[str] | None
+def _chosen(
+    images: tuple[CaptionedImage, ...], store: ImageStore, splits: Sequence[str] | None
 ) -> CaptionDataset:
-    everything = CaptionDataset(photos, places)
-    if not photos:
-        raise DataProblem("no photo with captions found; check the folder, layout and splits")
+    everything = CaptionDataset(images, store)
+    if not images:
+        raise DataProblem("no image with captions found; check the folder, layout and splits")
     if splits is None:
         return everything
     chosen = [everything.split(name).images for name in splits]
-    return replace(everything, images=tuple(image for images in chosen for image in images))
+    return replace(everything, images=tuple(image for part in chosen for image in part))
 
 
 def _language_order(language: str) -> tuple[int, str]:

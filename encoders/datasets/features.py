@@ -1,9 +1,8 @@
-"""Backbone features of a data set's images, computed once and kept."""
+"""Backbone features of a data set's images, computed once and cached."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from capsearch.encoders.atomic import replacing
 from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.preprocess import Preprocess, decode
 from capsearch.engine.errors import DataProblem, InvalidImage
@@ -27,19 +27,19 @@ Report = Callable[[int, int], None]  # (done, of)
 
 
 class FeatureEncoder(Protocol):
-    """What features come from: a backbone, with or without a projection."""
+    """A backbone, with or without a projection."""
 
     @property
     def digest(self) -> str:
-        """Features are comparable only within it."""
+        """Identifies the weights; features of different digests are not comparable."""
         ...
 
     def preprocess(self, image: Image) -> Pixels:
-        """An opened image as the pixels it wants."""
+        """The pixels that `features` takes, from an opened image."""
         ...
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
-        """(N, F)."""
+        """(N, F) features of N preprocessed images."""
         ...
 
 
@@ -50,7 +50,7 @@ class FeatureCache:
     folder: Path
 
     def load(self, key: str) -> Mapping[str, Vectors]:
-        """Features by photo id; none where there is no readable file."""
+        """Features by image id; empty where there is no readable file."""
         try:
             with np.load(self._path(key), allow_pickle=False) as stored:
                 return dict(zip(stored["ids"].tolist(), stored["features"], strict=True))
@@ -58,19 +58,17 @@ class FeatureCache:
             return {}
 
     def save(self, key: str, features: Mapping[str, Vectors]) -> None:
-        """Replaces what was there, at once: a reader sees the old file or the new one."""
+        """Replaces the file atomically: a reader finds the old one or the new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self.folder / f"{key}.{os.getpid()}.tmp"
-        with unfinished.open("wb") as file:
+        with replacing(self._path(key)) as temporary, temporary.open("wb") as file:
             np.savez(file, ids=np.array(list(features)), features=np.stack(list(features.values())))
-        unfinished.replace(self._path(key))
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.npz"
 
 
 def default_cache() -> Path:
-    """The user's cache directory."""
+    """The features folder in the user's cache directory."""
     from platformdirs import user_cache_path
 
     return user_cache_path("capsearch") / "features"
@@ -83,30 +81,30 @@ def load_features(
     report: Report | None = None,
     flip: bool = False,
 ) -> tuple[CaptionDataset, Vectors]:
-    """The photos that have a readable image, and their (N, F) features in the same order.
+    """The images that can be read, and their (N, F) features in the same order.
 
-    Only what the cache lacks goes through the backbone, so a run over a part of a split
-    helps the run over all of it. `flip` mirrors the images left to right.
+    Only images missing from the cache are encoded, so a run over a part of a split saves work
+    for the run over all of it. `flip` mirrors the images left to right.
     DataProblem when no image can be read.
     """
     key = cache_key(encoder, data, flip)
     known = dict(cache.load(key)) if cache else {}
-    missing = replace(data, images=tuple(p for p in data.images if p.id not in known))
+    missing = replace(data, images=tuple(image for image in data.images if image.id not in known))
     fresh = _encode(encoder, missing, flip, report) if missing.images else {}
     known.update(fresh)
     if cache and fresh:
         cache.save(key, known)
-    kept = replace(data, images=tuple(p for p in data.images if p.id in known))
-    if not kept.images:
-        raise DataProblem("none of the photos has a readable image; check the archives")
-    return kept, np.stack([known[photo.id] for photo in kept.images])
+    readable = replace(data, images=tuple(image for image in data.images if image.id in known))
+    if not readable.images:
+        raise DataProblem("none of the images can be read; check the archives")
+    return readable, np.stack([known[image.id] for image in readable.images])
 
 
 def cache_key(encoder: FeatureEncoder, data: CaptionDataset, flip: bool = False) -> str:
     """Changes with the backbone, the splits and the files the images come from."""
-    places = [f"{path.resolve()}:{path.stat().st_size}" for path in data.places.archives]
-    places += [str(path.resolve()) for path in data.places.folders]
-    parts = (encoder.digest, "flip" if flip else "", *data.splits, *places)
+    stored_in = [f"{path.resolve()}:{path.stat().st_size}" for path in data.store.archives]
+    stored_in += [str(path.resolve()) for path in data.store.folders]
+    parts = (encoder.digest, "flip" if flip else "", *data.splits, *stored_in)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -124,20 +122,21 @@ def _encode(
 def decoded_batches(
     data: CaptionDataset, preprocess: Preprocess, flip: bool = False
 ) -> Iterator[tuple[list[str], list[Pixels]]]:
-    """Batches of (ids, pixels); the next batch is decoded while the last one is encoded."""
+    """Batches of (ids, pixels); the next batch is decoded while the caller encodes this one."""
 
-    def pixels(pair: tuple[CaptionedImage, bytes]) -> tuple[str, Pixels | None]:
+    def pixels(entry: tuple[CaptionedImage, bytes]) -> tuple[str, Pixels | None]:
+        image, content = entry
         try:
-            found = decode(pair[1], preprocess).pixels
+            decoded = decode(content, preprocess).pixels
         except InvalidImage:
-            return pair[0].id, None  # left out; the caller sees which images are missing
-        return pair[0].id, np.ascontiguousarray(found[:, ::-1]) if flip else found
+            return image.id, None  # skipped: its id is missing from the batches
+        return image.id, np.ascontiguousarray(decoded[:, ::-1]) if flip else decoded
 
     images = data.contents()
     with ThreadPoolExecutor() as pool:
         upcoming = pool.map(pixels, list(islice(images, BATCH)))
         while batch := list(upcoming):
             upcoming = pool.map(pixels, list(islice(images, BATCH)))
-            good = [(one, content) for one, content in batch if content is not None]
-            if good:
-                yield [one for one, _ in good], [content for _, content in good]
+            readable = [(image_id, found) for image_id, found in batch if found is not None]
+            if readable:
+                yield [image_id for image_id, _ in readable], [found for _, found in readable]

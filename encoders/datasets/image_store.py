@@ -1,7 +1,7 @@
-"""The images of a data set, wherever they lie: loose files, .tar, .tar.gz.
+"""The image files of a data set: loose in folders, in .tar or in .tar.gz archives.
 
-Nothing is unpacked. A name from a data set is only ever looked up among the files and
-members that are there, so it cannot lead out of them.
+Nothing is unpacked. A name from a data set is only looked up among the existing files and
+archive members, so it cannot escape from the folders (path traversal).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
+from capsearch.encoders.image_files import IMAGE_SUFFIXES
 from capsearch.engine.errors import DataProblem
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"})
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error)
 COCO_NAME = re.compile(r"(?:COCO_[A-Za-z]+\d{4}_)?(\d{12})")
 
 
 def image_key(name: str) -> str:
-    """What an image is called once folder, suffix and COCO's prefix and zeros are off.
+    """An image's name without folder, suffix, COCO's prefix and leading zeros.
 
     COCO_val2014_000000000009.jpg, 000000000009.webp and val/000000000009.jpg all give "9".
     """
@@ -34,7 +34,7 @@ def image_key(name: str) -> str:
 
 
 def is_archive(path: Path) -> bool:
-    """True for the archives read here."""
+    """True for the kinds of archive that ImageStore reads."""
     return path.name.lower().endswith(ARCHIVES)
 
 
@@ -54,11 +54,11 @@ class _Member:
 
 @dataclass(frozen=True)
 class ImageStore:
-    """ImageStore found by name in folders and archives.
+    """Images found by name in folders and archives.
 
-    `read` jumps to one image (quick in folders and .tar; a .tar.gz is read from its
-    start). `stream` goes through many in the order they are stored, each archive once.
-    Earlier places win where two hold an image of the same name.
+    `read` seeks to one image (fast in folders and .tar; a .tar.gz is read from its start).
+    `stream` yields many in the order they are stored, reading each archive once.
+    Where two folders or archives hold an image of the same name, the earlier one is used.
     """
 
     folders: tuple[Path, ...] = ()
@@ -72,18 +72,18 @@ class ImageStore:
         )
 
     def read(self, name: str) -> bytes:
-        """The bytes of one image; DataProblem when no place holds it."""
+        """The bytes of one image; DataProblem when no folder or archive has it."""
         for index in (self._loose, *(self._index(path) for path in self._plain)):
             member = index.get(name) or index.get(image_key(name))
             if member is not None:
                 return member.read()
         for _, content in self._stream_archives({name}, self._compressed):
             return content
-        places = ", ".join(str(place) for place in (*self.folders, *self.archives)) or "nowhere"
-        raise DataProblem(f"no image {name!r}; looked in {places}")
+        searched = ", ".join(str(path) for path in (*self.folders, *self.archives)) or "nothing"
+        raise DataProblem(f"no image {name!r}; searched {searched}")
 
     def stream(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """(name, bytes) of the images that are there, each once, in the order of storage."""
+        """(name, bytes) of the images that exist, each once, in the order of storage."""
         wanted = set(names)
         for name in names:
             member = self._loose.get(name) or self._loose.get(image_key(name))
@@ -96,7 +96,7 @@ class ImageStore:
         self, names: Collection[str], archives: tuple[Path, ...]
     ) -> Iterator[tuple[str, bytes]]:
         by_key: dict[str, str] = {image_key(name): name for name in names}
-        by_key.update({name: name for name in names})  # a full name is the surer match
+        by_key.update({name: name for name in names})  # an exact name takes precedence
         left = set(names)
         for path in archives:
             if not left:
@@ -112,7 +112,7 @@ class ImageStore:
         found: dict[str, _Member] = {}
         for folder in self.folders:
             for path in sorted(folder.rglob("*")):
-                if path.suffix.lower() in SUFFIXES and path.is_file():
+                if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
                     member = _Member(path, 0, -1)
                     found.setdefault(path.relative_to(folder).as_posix(), member)
                     found.setdefault(path.name, member)
@@ -147,7 +147,7 @@ def _tar_index(path: Path) -> Mapping[str, _Member]:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Reads a member while the archive stands at it, so that unwanted ones cost no copy."""
+    """Reads a member while the archive is positioned at it; members not needed are not copied."""
 
     archive: tarfile.TarFile
     info: tarfile.TarInfo
@@ -171,7 +171,7 @@ def _members_in_order(path: Path) -> Iterator[tuple[str, _Content]]:
 
 
 def _damaged(path: Path, error: Exception) -> DataProblem:
-    return DataProblem(f"{path} is damaged ({error}); fetch it again")
+    return DataProblem(f"{path} is damaged ({error}); download it again")
 
 
 def _opened(path: Path, mode: str) -> tarfile.TarFile:

@@ -1,6 +1,6 @@
-"""The layouts in which people have captions, each read into `CaptionedImage` records.
+"""The layouts in which caption data sets are published, read into `CaptionedImage` records.
 
-A layout is a row of LAYOUTS: how to recognise it, how to read it, where its images lie.
+A layout is a row of LAYOUTS: how to recognise it, how to read it, where its image files are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from capsearch.encoders.datasets.captioned import (
     open_text,
     read_json,
 )
+from capsearch.encoders.datasets.coco import InvalidCoco, coco_captions
 from capsearch.encoders.datasets.image_store import ImageStore, is_archive
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Caption
@@ -36,11 +37,11 @@ class Layout:
     description: str
     recognises: Callable[[Path], bool]
     read: Callable[[Source, Splits], Iterable[CaptionedImage]]
-    places: Callable[[Source, Splits], ImageStore]
+    store: Callable[[Source, Splits], ImageStore]
 
 
 def layout_of(source: Source) -> Layout:
-    """The layout a source names, or the one it is recognised as; DataProblem for neither."""
+    """The layout a source names, or the one recognised from its content, else DataProblem."""
     name = source.layout or recognise(source.path)
     if name not in LAYOUTS:
         raise DataProblem(f"no layout {name!r}; choose one of {', '.join(LAYOUTS)}")
@@ -55,14 +56,14 @@ def recognise(path: Path) -> str:
         if layout.recognises(path):
             return name
     known = "\n".join(f"  {name:12} {layout.description}" for name, layout in LAYOUTS.items())
-    raise DataProblem(f"{path} is in no layout known here; these are:\n{known}")
+    raise DataProblem(f"{path} is in no known layout; the known ones are:\n{known}")
 
 
 # --- jsonl: SPLIT.jsonl.gz with SPLIT-NN.tar or .tar.gz ---------------------------------
 
 
 def _jsonl_files(path: Path, splits: Splits) -> tuple[tuple[str, Path], ...]:
-    """(split, file) pairs; the file's name names the split."""
+    """(split, file) pairs; the split is the file's name without .jsonl.gz."""
     found = files_at(path, "*.jsonl*")
     named = sorted((re.sub(r"\.jsonl(\.gz)?$", "", file.name), file) for file in found)
     return tuple(pair for pair in named if splits is None or pair[0] in splits)
@@ -84,10 +85,10 @@ def _read_jsonl(source: Source, splits: Splits) -> Iterator[CaptionedImage]:
         with open_text(file) as text:
             for number, line in enumerate(text, start=1):
                 if line.strip():
-                    yield _jsonl_photo(line, source.split or split, f"{file}, line {number}")
+                    yield _jsonl_image(line, source.split or split, f"{file}, line {number}")
 
 
-def _jsonl_photo(line: str, split: str, where: str) -> CaptionedImage:
+def _jsonl_image(line: str, split: str, where: str) -> CaptionedImage:
     try:
         record = json.loads(line)
         captions = {
@@ -110,9 +111,9 @@ def _jsonl_photo(line: str, split: str, where: str) -> CaptionedImage:
         ) from error
 
 
-def _jsonl_places(source: Source, splits: Splits) -> ImageStore:
+def _jsonl_store(source: Source, splits: Splits) -> ImageStore:
     if source.images is not None:
-        return given_places(source, splits)
+        return store_beside(source, splits)
     folder = folder_of(source.path)
     names = "|".join(re.escape(split) for split, _ in _jsonl_files(source.path, splits))
     shard = re.compile(rf"(?:{names})-\d+\.(?:tar|tar\.gz|tgz)")
@@ -127,8 +128,8 @@ def _coco_files(path: Path) -> tuple[Path, ...]:
     """A captions json, or all in a folder or its annotations/; `instances_*` has no captions."""
     if path.is_file():
         return (path,) if path.suffix == ".json" else ()
-    places = (path, path / "annotations")
-    return tuple(file for place in places for file in files_at(place, "*caption*.json"))
+    folders = (path, path / "annotations")
+    return tuple(file for folder in folders for file in files_at(folder, "*caption*.json"))
 
 
 def _coco_kind(path: Path) -> str | None:
@@ -152,95 +153,93 @@ def _coco_reader(kind: str) -> Callable[[Source, Splits], Iterator[CaptionedImag
         for file in _coco_files(source.path):
             # A folder may hold several languages' files; one given by name is always read.
             if source.path.is_file() or _coco_kind(file) == kind:
-                yield from _coco_photos(file, source, kind)
+                yield from _coco_images(file, source, kind)
 
     return reader
 
 
-def _coco_photos(file: Path, source: Source, kind: str) -> Iterator[CaptionedImage]:
-    document = read_json(file)
+def _coco_images(file: Path, source: Source, kind: str) -> Iterator[CaptionedImage]:
+    texts: dict[int | str, list[str]] = defaultdict(list)
+    file_names: dict[int | str, str] = {}
     try:
-        files = {image["id"]: image.get("file_name", "") for image in document.get("images", ())}
-        sentences: dict[int, list[str]] = defaultdict(list)
-        for one in document["annotations"]:
-            sentences[one["image_id"]].append(one["caption"].strip())
-    except (KeyError, TypeError, AttributeError) as error:
+        for one in coco_captions(read_json(file), require_file_names=False):
+            texts[one.image_id].append(one.text.strip())
+            file_names[one.image_id] = one.file_name
+    except InvalidCoco as problem:
         raise DataProblem(
             f"{file} is no COCO captions json: it needs `annotations` with image_id and caption "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    language = source.language or main_language(
-        text for texts in sentences.values() for text in texts
-    )
-    for number, texts in sentences.items():
+            f"({problem})"
+        ) from problem
+    language = source.language or main_language(text for found in texts.values() for text in found)
+    for image_id, found in texts.items():
         yield CaptionedImage(
-            id=str(number),
+            id=str(image_id),
             split=source.split or _split_in_name(file.name),
-            file=files.get(number) or f"{int(number):012d}.jpg",
-            captions={language: tuple(Caption(text, language, kind) for text in texts if text)},
+            file=file_names[image_id] or f"{int(image_id):012d}.jpg",
+            captions={language: tuple(Caption(text, language, kind) for text in found if text)},
         )
 
 
 def _split_in_name(name: str) -> str:
-    """train for captions_train2014.json, val for ..._val.json; empty when it says nothing."""
+    """train for captions_train2014.json, val for ..._val.json; empty when the name has none."""
     found = re.search(r"(train|val|test)", name.lower())
     return found.group(1) if found else ""
 
 
-# --- where images lie, and the table ----------------------------------------------------
+# --- image files, and the table ----------------------------------------------------
 
 
-def given_places(source: Source, splits: Splits) -> ImageStore:
-    """The folder or archive the caller named, or whatever lies beside the captions."""
-    place = source.images or folder_of(source.path)
-    if not place.exists():
-        raise DataProblem(f"no images at {place}: there is no such file or folder")
-    if place.is_file():
-        return ImageStore(archives=(place,))
-    return ImageStore((place,), tuple(path for path in sorted(place.iterdir()) if is_archive(path)))
+def store_beside(source: Source, splits: Splits) -> ImageStore:
+    """The folder or archive that `source.images` names, or else what is beside the captions."""
+    path = source.images or folder_of(source.path)
+    if not path.exists():
+        raise DataProblem(f"no images at {path}: there is no such file or folder")
+    if path.is_file():
+        return ImageStore(archives=(path,))
+    return ImageStore((path,), tuple(file for file in sorted(path.iterdir()) if is_archive(file)))
 
 
 LAYOUTS: Mapping[str, Layout] = {
     "jsonl": Layout(
-        "SPLIT.jsonl.gz, one record a photo, beside SPLIT-NN.tar or .tar.gz",
+        "SPLIT.jsonl.gz, one record per image, beside SPLIT-NN.tar or .tar.gz",
         _is_jsonl,
         _read_jsonl,
-        _jsonl_places,
+        _jsonl_store,
     ),
     "coco": Layout(
         "COCO captions_*.json, alone or in a folder or its annotations/",
         _coco_recogniser("coco"),
         _coco_reader("coco"),
-        given_places,
+        store_beside,
     ),
     "stair": Layout(
         "STAIR Captions json (COCO's format, Japanese)",
         _coco_recogniser("stair"),
         _coco_reader("stair"),
-        given_places,
+        store_beside,
     ),
     "yj": Layout(
         "YJ Captions json (COCO's format, Japanese)",
         _coco_recogniser("yj"),
         _coco_reader("yj"),
-        given_places,
+        store_beside,
     ),
     "coco-cn": Layout(
         "COCO-CN txt: COCO_val2014_000000123456#zhc#0 sentence, with its id lists and tags",
         lines.recogniser(lines.is_coco_cn),
         lines.reader(lines.is_coco_cn, lines.coco_cn_source),
-        given_places,
+        store_beside,
     ),
     "flickr8k-cn": Layout(
         "Flickr8k-CN txt: NAME.jpg#zhc#0 sentence",
         lines.recogniser(lines.is_flickr_cn),
         lines.reader(lines.is_flickr_cn, lines.flickr_source),
-        given_places,
+        store_beside,
     ),
     "flickr8k": Layout(
         "Flickr8k.token.txt: NAME.jpg#0 sentence",
         lines.recogniser(lines.is_flickr),
         lines.reader(lines.is_flickr, lines.flickr_source),
-        given_places,
+        store_beside,
     ),
 }

@@ -22,7 +22,7 @@ from capsearch.engine.records import Caption
 SENTENCE_LINE = re.compile(r"(?P<file>[^#\s]+)#(?:(?P<kind>[A-Za-z]+)#)?\d+\s+(?P<text>\S.*)")
 SPLIT_LISTS = {"train": "train", "val": "val", "dev": "val", "test": "test"}
 FLICKR_FILE = re.compile(r"(\d+)_[0-9a-f]+")
-# Who wrote Flickr8k-CN's sentences: people, people translating, or a translation program.
+# Flickr8k-CN's sentences were written by people, translated by people, or machine-translated.
 FLICKR_SOURCES = {
     "zhc": "flickr8k-cn",
     "zhm": "flickr8k-cn-translated",
@@ -32,7 +32,7 @@ FLICKR_SOURCES = {
 
 
 def _txt_files(path: Path) -> tuple[Path, ...]:
-    """Sentence files; word-segmented doubles are left aside, for tokenizers differ."""
+    """Sentence files without their word-segmented copies: we segment with our own tokenizer."""
     return tuple(file for file in files_at(path, "*.txt") if "seg" not in file.name.lower())
 
 
@@ -46,7 +46,7 @@ def _sentences(file: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def recogniser(belongs: Callable[[str, str], bool]) -> Callable[[Path], bool]:
-    """Recognises files whose first sentence line `belongs` (image's file name, kind)."""
+    """A test for files whose first sentence line satisfies `belongs(file name, kind)`."""
 
     def recognises(path: Path) -> bool:
         heads = (islice(_sentences(file), 1) for file in _txt_files(path))
@@ -56,7 +56,7 @@ def recogniser(belongs: Callable[[str, str], bool]) -> Callable[[Path], bool]:
 
 
 def is_coco_cn(name: str, kind: str) -> bool:
-    """COCO-CN keeps COCO's long file names."""
+    """COCO-CN uses COCO's long file names."""
     return name.startswith("COCO_")
 
 
@@ -73,17 +73,17 @@ def is_flickr(name: str, kind: str) -> bool:
 def reader(
     belongs: Callable[[str, str], bool], source_of: Callable[[Path, str], str]
 ) -> Callable[[Source, Sequence[str] | None], Iterator[CaptionedImage]]:
-    """Reads the lines that `belong`; `source_of` (sentence file, kind) says who wrote them."""
+    """A reader of the lines that `belong`; `source_of(sentence file, kind)` names their source."""
 
     def read(source: Source, splits: Sequence[str] | None) -> Iterator[CaptionedImage]:
         listed, tags = _split_lists(folder_of(source.path)), _tags(folder_of(source.path))
         for file in _txt_files(source.path):
-            written = tuple(_sentences(file))
-            language = source.language or main_language(text for _, _, text in written)
-            for name, kind, text in written:
+            sentences = tuple(_sentences(file))
+            language = source.language or main_language(text for _, _, text in sentences)
+            for name, kind, text in sentences:
                 if belongs(name, kind):
                     yield CaptionedImage(
-                        id=_photo_id(name),
+                        id=_image_id(name),
                         split=source.split or listed.get(image_key(name), ""),
                         file=name if "." in name else f"{name}.jpg",
                         captions={language: (Caption(text, language, source_of(file, kind)),)},
@@ -94,19 +94,19 @@ def reader(
 
 
 def coco_cn_source(file: Path, kind: str) -> str:
-    """Written by people, translated by people, or written with a tool's help."""
+    """Written by people, translated by people, or part of the extended set."""
     if "translated" in file.name:
         return "coco-cn-translated"
     return "coco-cn-ext" if "ext" in file.name.split(".")[0] else "coco-cn"
 
 
 def flickr_source(file: Path, kind: str) -> str:
-    """See FLICKR_SOURCES; lines without a kind are Flickr8k's own."""
+    """The entry of FLICKR_SOURCES; lines without a kind belong to Flickr8k itself."""
     return FLICKR_SOURCES.get(kind[:3].lower(), "flickr8k")
 
 
-def _photo_id(name: str) -> str:
-    """COCO's number, or flickr-NUMBER: the same id in every layout, so that sources merge."""
+def _image_id(name: str) -> str:
+    """COCO's number, or flickr-NUMBER: equal in every layout, so that sources can be merged."""
     key = image_key(name)
     flickr = FLICKR_FILE.fullmatch(key)
     return f"flickr-{flickr.group(1)}" if flickr else key
@@ -124,12 +124,12 @@ def _split_lists(folder: Path) -> Mapping[str, str]:
 
 
 def _tags(folder: Path) -> Mapping[str, tuple[str, ...]]:
-    """People's Chinese tags by image key: lines of an id and its tags."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Human Chinese tags by image key, from lines of an id and its tags."""
+    tags: dict[str, tuple[str, ...]] = {}
     for file in files_at(folder, "*tag*.txt"):
         with open_text(file) as lines:
             for line in lines:
                 name, *labels = re.split(r"[\s,，]+", line.strip())
                 if labels:
-                    found[image_key(name.split("#")[0])] = tuple(filter(None, labels))
-    return found
+                    tags[image_key(name.split("#")[0])] = tuple(filter(None, labels))
+    return tags

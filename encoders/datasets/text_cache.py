@@ -1,4 +1,4 @@
-"""What captions cost to prepare, computed once: sentence vectors and word vectors on disk."""
+"""Sentence vectors and word vectors of captions, computed once and cached on disk."""
 
 from __future__ import annotations
 
@@ -13,51 +13,53 @@ import numpy as np
 from capsearch.encoders.datasets.features import FeatureCache, Report
 from capsearch.engine.records import Vectors
 
-AT_ONCE = 4096  # sentences between two reports
+BATCH_SIZE = 4096  # sentences between two progress reports
 
 
 class EncodesSentences(Protocol):
-    """What turns sentences into vectors."""
+    """A sentence encoder: one vector per sentence."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """(N, S)."""
+        """(N, S) vectors of N sentences."""
         ...
 
 
 @dataclass(frozen=True)
 class CachedSentenceEncoder:
-    """A sentence encoder that remembers: every text is encoded once, whatever run asks."""
+    """A sentence encoder with a cache that all runs share: every text is encoded once."""
 
     encoder: EncodesSentences
-    digest: str  # of the encoder; another one's vectors lie in another file
+    digest: str  # of the encoder; each digest has a cache file of its own
     cache: FeatureCache
     report: Report | None = field(default=None, repr=False)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """(N, S) float16."""
-        ids = [_hash(text) for text in texts]
-        fresh = {at: text for at, text in zip(ids, texts, strict=True) if at not in self._known}
-        if fresh:
-            self._known.update(zip(fresh, self._encoded(list(fresh.values())), strict=True))
-            self.cache.save(self._key, self._known)
-        return np.stack([self._known[at] for at in ids])
+        keys = [_hash(text) for text in texts]
+        missing = {
+            key: text for key, text in zip(keys, texts, strict=True) if key not in self._cached
+        }
+        if missing:
+            self._cached.update(zip(missing, self._encode(list(missing.values())), strict=True))
+            self.cache.save(self._cache_key, self._cached)
+        return np.stack([self._cached[key] for key in keys])
 
-    def _encoded(self, texts: Sequence[str]) -> Vectors:
+    def _encode(self, texts: Sequence[str]) -> Vectors:
         parts = []
-        for start in range(0, len(texts), AT_ONCE):
-            part = self.encoder.encode(texts[start : start + AT_ONCE])
+        for start in range(0, len(texts), BATCH_SIZE):
+            part = self.encoder.encode(texts[start : start + BATCH_SIZE])
             parts.append(part.astype(np.float16))
             if self.report:
-                self.report(min(start + AT_ONCE, len(texts)), len(texts))
+                self.report(min(start + BATCH_SIZE, len(texts)), len(texts))
         return np.concatenate(parts)
 
     @property
-    def _key(self) -> str:
+    def _cache_key(self) -> str:
         return f"sentences-{_hash(self.digest)}"
 
     @cached_property
-    def _known(self) -> dict[str, Vectors]:
-        return dict(self.cache.load(self._key))
+    def _cached(self) -> dict[str, Vectors]:
+        return dict(self.cache.load(self._cache_key))
 
 
 def cached_word_vectors(
@@ -66,13 +68,13 @@ def cached_word_vectors(
     made_from: Sequence[object],
     make: Callable[[], Vectors],
 ) -> Vectors:
-    """(V, W) word vectors, made only if nothing made from the same things is there."""
+    """(V, W) word vectors, computed by `make` unless cached for the same words and `made_from`."""
     key = f"words-{_hash(repr(made_from))}"
-    known: Mapping[str, Vectors] = cache.load(key)
-    if list(known) != list(words):
-        known = dict(zip(words, make(), strict=True))
-        cache.save(key, known)
-    return np.stack([known[word] for word in words])
+    cached: Mapping[str, Vectors] = cache.load(key)
+    if list(cached) != list(words):
+        cached = dict(zip(words, make(), strict=True))
+        cache.save(key, cached)
+    return np.stack([cached[word] for word in words])
 
 
 def _hash(text: str) -> str:

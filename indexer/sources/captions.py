@@ -1,4 +1,4 @@
-"""Captions people wrote beside their images: sidecar files, COCO json and CSV tables."""
+"""Captions in files beside images: sidecar files, COCO JSON and CSV tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+from capsearch.encoders.datasets.coco import LANGUAGE_KEYS, InvalidCoco, coco_captions
 from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption
 from capsearch.indexer.sources.charsets import read_text
@@ -16,37 +17,36 @@ from capsearch.indexer.sources.metadata import written_caption
 
 MAX_SIDECAR_BYTES = 1_000_000
 _TEXT_KEYS = ("caption", "captions", "description", "text")
-_LANGUAGE_KEYS = ("language", "lang")
 _FILE_COLUMNS = ("file", "filename", "file_name", "path", "image")
 _CAPTION_COLUMNS = ("caption", "text", "description", "sentence")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCaption:
-    """A caption from a captions file, and the image file it names."""
+    """A caption from a captions file, with the name of the image file it describes."""
 
     file: str
     caption: Caption
 
 
 def read_sidecar(path: Path) -> tuple[Caption, ...]:
-    """The captions of NAME.txt (one a line) or NAME.json (text, list or object).
+    """The captions of NAME.txt (one per line) or NAME.json (a string, list or object).
 
-    InvalidCaptions for a file that cannot be read; a json of some other kind holds none.
+    InvalidCaptions for a file that cannot be read. JSON without a caption key yields none.
     """
     text = _read(path, MAX_SIDECAR_BYTES)
     if path.suffix.lower() == ".json":
-        found = _sentences(_parse(text, path), None)
+        texts = _json_captions(_parse(text, path), None)
     else:
-        found = ((line, None) for line in text.splitlines())
-    captions = (written_caption(line, "sidecar", language) for line, language in found)
-    return tuple(dict.fromkeys(one for one in captions if one is not None))
+        texts = ((line, None) for line in text.splitlines())
+    captions = (written_caption(line, "sidecar", language) for line, language in texts)
+    return tuple(dict.fromkeys(caption for caption in captions if caption is not None))
 
 
 def read_captions(path: Path) -> tuple[NamedCaption, ...]:
-    """All captions of a COCO json or a CSV table, in file order.
+    """All captions of a COCO JSON file or a CSV table, in file order.
 
-    InvalidCaptions names the file and the line or entry that cannot be read.
+    InvalidCaptions names the file and the line or entry that is wrong.
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -75,73 +75,53 @@ def _parse(text: str, path: Path) -> object:
         raise InvalidCaptions(f"{path}: not captions: nested too deeply") from problem
 
 
-def _sentences(value: object, language: str | None) -> Iterator[tuple[str, str | None]]:
-    """(text, stated language) of every caption in a sidecar's json, whichever form it has."""
+def _json_captions(value: object, language: str | None) -> Iterator[tuple[str, str | None]]:
+    """(text, its language if given) of every caption in the JSON of a sidecar."""
     if isinstance(value, str):
         yield value, language
     elif isinstance(value, list):
-        for one in value:
-            yield from _sentences(one, language)
+        for entry in value:
+            yield from _json_captions(entry, language)
     elif isinstance(value, dict):
-        stated = next((value[key] for key in _LANGUAGE_KEYS if key in value), language)
+        stated = next((value[key] for key in LANGUAGE_KEYS if key in value), language)
         for key in _TEXT_KEYS:
             if key in value:
-                yield from _sentences(value[key], stated if isinstance(stated, str) else None)
+                yield from _json_captions(value[key], stated if isinstance(stated, str) else None)
 
 
 def _coco(path: Path) -> Iterator[NamedCaption]:
     document = _parse(_read(path), path)
-    names = {
-        image["id"]: image["file_name"]
-        for image in _entries(document, "images", ("id", "file_name"), path)
-    }
-    wanted = ("image_id", "caption")
-    for at, entry in enumerate(_entries(document, "annotations", wanted, path)):
-        if entry["image_id"] not in names:
-            raise InvalidCaptions(
-                f"{path}: annotations[{at}] is about image {entry['image_id']!r}, "
-                "which is not among its images"
-            )
-        language = next((entry[key] for key in _LANGUAGE_KEYS if key in entry), None)
-        caption = written_caption(str(entry["caption"]), "coco", language)
-        if caption is not None:
-            yield NamedCaption(str(names[entry["image_id"]]), caption)
-
-
-def _entries(
-    document: object, key: str, fields: Sequence[str], path: Path
-) -> list[Mapping[str, str]]:
-    """The list of objects under `key`, each with all `fields`, or an error that says which not."""
-    entries = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(entries, list):
-        raise InvalidCaptions(f"{path}: a COCO captions json has a list '{key}', this has none")
-    for at, entry in enumerate(entries):
-        for field in fields:
-            if not isinstance(entry, dict) or not isinstance(entry.get(field), str | int):
-                raise InvalidCaptions(f"{path}: {key}[{at}] has no '{field}'")
-    return entries
+    try:
+        for entry in coco_captions(document, require_file_names=True):
+            caption = written_caption(entry.text, "coco", entry.language)
+            if caption is not None:
+                yield NamedCaption(entry.file_name, caption)
+    except InvalidCoco as problem:
+        raise InvalidCaptions(f"{path}: {problem}") from problem
 
 
 def _table(path: Path) -> Iterator[NamedCaption]:
-    text = _read(path)
-    header = text.split("\n", 1)[0]
+    content = _read(path)
+    header = content.split("\n", 1)[0]
     delimiter = max("\t;,", key=header.count)
-    rows = csv.DictReader(StringIO(text, newline=""), delimiter=delimiter)
+    rows = csv.DictReader(StringIO(content, newline=""), delimiter=delimiter)
     columns = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
-    file = _column(columns, _FILE_COLUMNS, path)
-    sentence = _column(columns, _CAPTION_COLUMNS, path)
-    language = next((columns[key] for key in _LANGUAGE_KEYS if key in columns), None)
+    file_column = _column(columns, _FILE_COLUMNS, path)
+    text_column = _column(columns, _CAPTION_COLUMNS, path)
+    language_column = next((columns[key] for key in LANGUAGE_KEYS if key in columns), None)
     try:
         for row in rows:
-            if not row[file]:
+            if not row[file_column]:
                 raise InvalidCaptions(f"{path}, line {rows.line_num}: no file name")
-            if row[sentence] is None:
+            if row[text_column] is None:
                 raise InvalidCaptions(
                     f"{path}, line {rows.line_num}: fewer columns than the header"
                 )
-            caption = written_caption(row[sentence], "csv", row[language] if language else None)
+            caption = written_caption(
+                row[text_column], "csv", row[language_column] if language_column else None
+            )
             if caption is not None:
-                yield NamedCaption(row[file].strip(), caption)
+                yield NamedCaption(row[file_column].strip(), caption)
     except csv.Error as problem:
         raise InvalidCaptions(f"{path}, line {rows.line_num}: {problem}") from problem
 

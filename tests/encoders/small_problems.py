@@ -1,4 +1,4 @@
-"""A training problem with a known answer: words name the axes that features lie along."""
+"""A training problem with a known answer: each word names an axis of the feature space."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from capsearch.encoders.training.fit.corpus import LanguageCaptions, Vocabulary
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
 from capsearch.encoders.training.nn.w2vv import TextConfig
 
-torch.set_num_threads(1)  # these problems are too small to share
+torch.set_num_threads(1)  # these problems are too small for more
 
 SMALL = TextConfig(bow_width=12, word_width=8, gru_width=10, hidden=24)
 WORDS = {
@@ -23,10 +23,10 @@ FEATURES = 6
 
 @cache
 def vocabulary(language):
-    reader = tokenizer(language)
+    splitter = tokenizer(language)
     if language == "zh":
-        reader = reader.pinned(set(WORDS["zh"]))
-    return Vocabulary(language, WORDS[language], reader)
+        splitter = splitter.pinned(set(WORDS["zh"]))
+    return Vocabulary(language, WORDS[language], splitter)
 
 
 def options(**changes):
@@ -34,8 +34,8 @@ def options(**changes):
     return TrainingOptions(**{**made, **changes})
 
 
-def random_pair(vocabularies, settings=None, features=FEATURES, **parts):
-    """A pair with random word vectors; biases too, so that none is zero by accident."""
+def random_model(vocabularies, settings=None, features=FEATURES, **parts):
+    """A dual encoder with random word vectors."""
     settings = settings or options()
     width = settings.config.word_width
     vectors = {
@@ -44,27 +44,27 @@ def random_pair(vocabularies, settings=None, features=FEATURES, **parts):
     return DualEncoder(vocabularies, vectors, features, settings, **parts)
 
 
-def captions(photos, words, seed=0):
-    """Captions with the given word numbers and random unit sentence vectors."""
-    sentence = np.random.default_rng(seed).normal(size=(len(photos), 512)).astype(np.float32)
+def captions(image_rows, token_ids, seed=0):
+    """Captions with the given token ids and random unit sentence vectors."""
+    sentence = np.random.default_rng(seed).normal(size=(len(image_rows), 512)).astype(np.float32)
     sentence /= np.linalg.norm(sentence, axis=1, keepdims=True)
     return LanguageCaptions(
-        np.array(photos, np.int64),
-        [torch.tensor(one, dtype=torch.long) for one in words],
+        np.array(image_rows, np.int64),
+        [torch.tensor(one, dtype=torch.long) for one in token_ids],
         sentence.astype(np.float16),
     )
 
 
 def axes(count, seed=0, languages=("en",)):
-    """CaptionedImage i lies along axis i % 6, and its two captions are the word i % 6 (and noise)."""
+    """Image i lies along axis i % 6 (with noise), and its two captions are the word i % 6."""
     rng = np.random.default_rng(seed)
     kinds = np.arange(count) % FEATURES
     features = np.eye(FEATURES, dtype=np.float32)[kinds] * 2
     features = features + rng.normal(0, 0.05, features.shape).astype(np.float32)
-    told = {
+    by_language = {
         language: captions(
             np.repeat(np.arange(count), 2), [[kind] for kind in np.repeat(kinds, 2)], seed
         )
         for language in languages
     }
-    return TrainingSet(features[None], told)
+    return TrainingSet(features[None], by_language)

@@ -1,4 +1,4 @@
-"""Caption data sets of every layout become the same photos."""
+"""Caption data sets of every layout become the same records."""
 
 import gzip
 import io
@@ -49,13 +49,13 @@ def coco_json(sentences: dict[int, list[str]], **extra) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three photos in `val`, one of them compressed, and one in `val-more`."""
-    photos = [
+    """Three images in `val`, one of them compressed, and one in `val-more`."""
+    records = [
         record(7, "000000000007.webp", en=["A red kite.", "A kite."], zh=[], ja=[]),
         record("flickr-8", "8_ab.webp", en=["A boat."], zh=["一条船"]),
         record(9, "000000000009.webp", ja=["赤い屋根"]),
     ]
-    write_jsonl(tmp_path, "val", photos)
+    write_jsonl(tmp_path, "val", records)
     write_jsonl(tmp_path, "val-more", [record(10, "x.webp", en=["A door."])])
     write_tar(tmp_path / "val-00.tar", {"000000000007.webp": b"seven", "8_ab.webp": b"eight"})
     write_tar(tmp_path / "val-01.tar.gz", {"000000000009.webp": b"nine"})
@@ -65,13 +65,13 @@ def folder(tmp_path: Path) -> Path:
 
 class TestJsonl:
     def test_ids_are_strings_and_languages_without_captions_are_absent(self, folder):
-        photos = read([folder], splits=["val"]).images
-        assert [photo.id for photo in photos] == ["7", "flickr-8", "9"]
-        assert photos[0].captions == {
+        images = read([folder], splits=["val"]).images
+        assert [image.id for image in images] == ["7", "flickr-8", "9"]
+        assert images[0].captions == {
             "en": (Caption("A red kite.", "en", "test"), Caption("A kite.", "en", "test"))
         }
 
-    def test_every_split_is_read_unless_told_otherwise(self, folder):
+    def test_every_split_is_read_unless_some_are_chosen(self, folder):
         assert read([folder]).splits == ("val", "val-more")
 
     def test_a_split_takes_its_name_from_the_file(self, tmp_path):
@@ -80,7 +80,7 @@ class TestJsonl:
 
     def test_images_come_from_plain_and_compressed_archives(self, folder):
         data = read([folder], splits=["val"])
-        assert {photo.id: content for photo, content in data.contents()} == {
+        assert {image.id: content for image, content in data.contents()} == {
             "7": b"seven",
             "flickr-8": b"eight",
             "9": b"nine",
@@ -88,18 +88,18 @@ class TestJsonl:
 
     def test_single_images_are_found_in_both_kinds_of_archive(self, folder):
         data = read([folder], splits=["val"])
-        assert [data.image_bytes(photo) for photo in data.images] == [b"seven", b"eight", b"nine"]
+        assert [data.image_bytes(image) for image in data.images] == [b"seven", b"eight", b"nine"]
 
-    def test_archives_of_a_split_whose_name_begins_alike_are_left_alone(self, folder):
-        assert [path.name for path in read([folder], splits=["val"]).places.archives] == [
+    def test_archives_of_a_split_with_the_same_prefix_are_not_read(self, folder):
+        assert [path.name for path in read([folder], splits=["val"]).store.archives] == [
             "val-00.tar",
             "val-01.tar.gz",
         ]
 
-    def test_loose_images_serve_where_there_is_no_archive(self, tmp_path):
+    def test_loose_images_are_read_where_there_is_no_archive(self, tmp_path):
         write_jsonl(tmp_path, "mine", [record(1, "cat.jpg", en=["A cat."])])
-        (tmp_path / "photos").mkdir()
-        (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+        (tmp_path / "images").mkdir()
+        (tmp_path / "images" / "cat.jpg").write_bytes(b"cat")
         data = read([tmp_path])
         assert data.image_bytes(data.images[0]) == b"cat"
 
@@ -119,29 +119,29 @@ class TestJsonl:
 class TestCoco:
     def test_split_by_file_name_and_id_as_string(self, tmp_path):
         (tmp_path / "captions_train2014.json").write_text(coco_json({42: ["A green bench."]}))
-        (photo,) = read([tmp_path]).images
-        assert (photo.id, photo.split, photo.file) == ("42", "train", "000000000042.jpg")
-        assert photo.captions == {"en": (Caption("A green bench.", "en", "coco"),)}
+        (image,) = read([tmp_path]).images
+        assert (image.id, image.split, image.file) == ("42", "train", "000000000042.jpg")
+        assert image.captions == {"en": (Caption("A green bench.", "en", "coco"),)}
 
-    def test_a_split_given_by_the_caller_wins(self, tmp_path):
+    def test_a_split_given_by_the_caller_takes_precedence(self, tmp_path):
         path = tmp_path / "captions_train2014.json"
         path.write_text(coco_json({42: ["A green bench."]}))
         assert read([Source(path, split="mine")]).splits == ("mine",)
 
-    def test_images_are_found_under_coco_s_longer_names(self, tmp_path):
+    def test_images_are_found_under_their_long_coco_names(self, tmp_path):
         (tmp_path / "captions_val.json").write_text(coco_json({42: ["A green bench."]}))
         (tmp_path / "val2014").mkdir()
         (tmp_path / "val2014" / "COCO_val2014_000000000042.jpg").write_bytes(b"bench")
         data = read([tmp_path])
         assert [content for _, content in data.contents()] == [b"bench"]
 
-    def test_japanese_files_are_told_apart(self, tmp_path):
+    def test_the_japanese_data_sets_are_distinguished(self, tmp_path):
         stair, yj = tmp_path / "stair_captions_v1.2_val.json", tmp_path / "yjcaptions26k_clean.json"
         stair.write_text(coco_json({1: ["緑のベンチ"]}, tokenized_caption="緑 の ベンチ"))
         yj.write_text(coco_json({1: ["公園のベンチ"]}))
         assert (recognise(stair), recognise(yj)) == ("stair", "yj")
-        (photo,) = read([stair, yj]).images
-        assert [(one.source, one.language) for one in photo.captions["ja"]] == [
+        (image,) = read([stair, yj]).images
+        assert [(one.source, one.language) for one in image.captions["ja"]] == [
             ("stair", "ja"),
             ("yj", "ja"),
         ]
@@ -175,39 +175,39 @@ class TestSentenceLines:
             "COCO_val2014_000000000042 长椅 公园\n"
         )
         (tmp_path / "coco-cn_test.txt").write_text("COCO_val2014_000000000042\n")
-        (photo,) = read([tmp_path]).images
-        assert (photo.id, photo.split, photo.tags_zh) == ("42", "test", ("长椅", "公园"))
-        assert [(one.text, one.source) for one in photo.captions["zh"]] == [
+        (image,) = read([tmp_path]).images
+        assert (image.id, image.split, image.tags_zh) == ("42", "test", ("长椅", "公园"))
+        assert [(one.text, one.source) for one in image.captions["zh"]] == [
             ("绿色的长椅", "coco-cn"),
             ("公园里的长椅", "coco-cn"),
             ("一张长椅", "coco-cn-translated"),
         ]
 
-    def test_flickr8k_and_flickr8k_cn_meet_in_one_photo(self, tmp_path):
+    def test_flickr8k_and_flickr8k_cn_are_merged_by_image(self, tmp_path):
         english, chinese = tmp_path / "Flickr8k.token.txt", tmp_path / "flickr8kzh.caption.txt"
         english.write_text("12_ab.jpg#0\tA dog runs .\n12_ab.jpg#1\tA brown dog .\n")
         chinese.write_text("12_ab.jpg#zhc#0 奔跑的狗\n12_ab.jpg#zhb#0 一只狗跑\n")
         (tmp_path / "Flickr_8k.devImages.txt").write_text("12_ab.jpg\n")
-        (photo,) = read([english, chinese]).images
-        assert (photo.id, photo.split, photo.file) == ("flickr-12", "val", "12_ab.jpg")
-        assert [one.text for one in photo.captions["en"]] == ["A dog runs .", "A brown dog ."]
-        assert [one.generated for one in photo.captions["zh"]] == [False, True]
+        (image,) = read([english, chinese]).images
+        assert (image.id, image.split, image.file) == ("flickr-12", "val", "12_ab.jpg")
+        assert [one.text for one in image.captions["en"]] == ["A dog runs .", "A brown dog ."]
+        assert [one.generated for one in image.captions["zh"]] == [False, True]
 
-    def test_photos_no_list_places_are_for_training(self, tmp_path):
+    def test_images_in_no_split_list_are_training_images(self, tmp_path):
         (tmp_path / "Flickr8k.token.txt").write_text("12_ab.jpg#0\tA dog runs .\n")
         assert read([tmp_path]).splits == ("train",)
 
 
 class TestMerging:
-    def test_captions_add_up_and_repeats_count_once(self, tmp_path):
+    def test_captions_add_up_and_repeats_are_dropped(self, tmp_path):
         one, other = tmp_path / "captions_val.json", tmp_path / "captions_val_zh.json"
         one.write_text(coco_json({1: ["A hat.", "A hat."]}))
         other.write_text(coco_json({1: ["一顶帽子"]}))
-        (photo,) = read([one, one, other]).images
-        texts = {language: [c.text for c in found] for language, found in photo.captions.items()}
+        (image,) = read([one, one, other]).images
+        texts = {language: [c.text for c in found] for language, found in image.captions.items()}
         assert texts == {"en": ["A hat."], "zh": ["一顶帽子"]}
 
-    def test_a_photo_any_source_tests_on_is_never_trained_on(self, tmp_path):
+    def test_an_image_in_any_test_split_is_never_in_the_training_split(self, tmp_path):
         train, test = tmp_path / "captions_train.json", tmp_path / "captions_test.json"
         train.write_text(coco_json({1: ["A hat."]}))
         test.write_text(coco_json({1: ["A blue hat."]}))
@@ -215,7 +215,7 @@ class TestMerging:
         with pytest.raises(DataProblem, match="no split 'train'; there is test"):
             read([train, test], splits=["train"])
 
-    def test_overlaps_count_photos_with_both_languages(self, folder):
+    def test_overlaps_count_images_with_both_languages(self, folder):
         counts = overlaps(read([folder], splits=["val"]))
         assert counts == {("en", "zh"): 1, ("en", "ja"): 0, ("zh", "ja"): 0}
 
@@ -236,18 +236,18 @@ class TestErrors:
 
     def test_no_captions_at_all(self, tmp_path):
         (tmp_path / "val.jsonl").write_text("")
-        with pytest.raises(DataProblem, match="no photo with captions"):
+        with pytest.raises(DataProblem, match="no image with captions"):
             read([Source(tmp_path, layout="jsonl")])
 
-    def test_a_image_that_is_not_there(self, tmp_path):
+    def test_a_missing_image_is_named(self, tmp_path):
         with pytest.raises(DataProblem, match=r"no image 'gone\.jpg'"):
             ImageStore(folders=(tmp_path,)).read("gone.jpg")
 
-    def test_names_cannot_lead_out_of_the_folder(self, tmp_path):
+    def test_names_cannot_escape_from_the_folder(self, tmp_path):
         (tmp_path / "secret.jpg").write_bytes(b"secret")
-        (tmp_path / "photos").mkdir()
+        (tmp_path / "images").mkdir()
         with pytest.raises(DataProblem):
-            ImageStore(folders=(tmp_path / "photos",)).read("../secret.jpg")
+            ImageStore(folders=(tmp_path / "images",)).read("../secret.jpg")
 
     def test_a_damaged_archive_is_named(self, tmp_path):
         path = tmp_path / "val-00.tar"
@@ -263,7 +263,7 @@ class TestErrors:
         with pytest.raises(DataProblem, match=r"val-00\.tar\.gz is damaged"):
             dict(ImageStore(archives=(cut,)).stream([f"{n}.jpg" for n in range(5)]))
 
-    def test_images_folder_that_is_not_there(self, tmp_path):
+    def test_a_missing_images_folder_is_named(self, tmp_path):
         path = tmp_path / "captions_val.json"
         path.write_text(coco_json({1: ["A hat."]}))
         with pytest.raises(DataProblem, match="no images at"):
@@ -278,9 +278,9 @@ def test_the_same_image_has_one_key_under_all_its_names():
 
 @pytest.mark.data
 @pytest.mark.skipif("CAPSEARCH_DATA" not in os.environ, reason="set CAPSEARCH_DATA to a folder")
-def test_every_photo_of_a_real_folder_has_a_image():
+def test_every_image_of_a_real_data_set_can_be_read():
     data = read([Path(os.environ["CAPSEARCH_DATA"])])
     for split in data.splits:
         if split != "train":
-            photos = data.split(split)
-            assert sum(1 for _ in photos.contents()) == len(photos)
+            images = data.split(split)
+            assert sum(1 for _ in images.contents()) == len(images)

@@ -12,7 +12,7 @@ from capsearch.engine.errors import UnknownLanguage, UnknownModel
 
 torch = pytest.importorskip("torch")
 
-from small_problems import SMALL, options, random_pair, vocabulary  # noqa: E402
+from small_problems import SMALL, options, random_model, vocabulary  # noqa: E402
 
 from capsearch.encoders.hubness import HubnessPenalty, QueryBank  # noqa: E402
 from capsearch.encoders.text import MAX_TOKENS, gru  # noqa: E402
@@ -41,7 +41,7 @@ def write_model(folder, config=SMALL, seed=3, penalties=PENALTIES):
     sentence = write_sentence_model(folder / "sentence")
     backbone = write_backbone_card(folder / "backbone")
     vocabularies = {language: vocabulary(language) for language in TEXTS}
-    network = random_pair(vocabularies, options(config=config, seed=seed)).eval()
+    network = random_model(vocabularies, options(config=config, seed=seed)).eval()
     card = {
         "name": "small",
         "languages": list(TEXTS),
@@ -73,7 +73,7 @@ def model(made):
 def torch_vectors(network, vocabularies, sentences, texts, language):
     """The vectors of the torch network, with the tokenizer of training."""
     known = vocabularies[language]
-    token_ids = [known.numbers(known.tokenizer.tokens(text)) for text in texts]
+    token_ids = [known.token_ids(known.tokenizer.tokens(text)) for text in texts]
     with torch.no_grad():
         sentence = torch.from_numpy(sentences.encode(texts))
         return network(TokenBatch(token_ids, sentence), language).numpy()

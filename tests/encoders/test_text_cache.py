@@ -1,23 +1,23 @@
-"""What was prepared once is not prepared again, and never taken for something else."""
+"""Cached sentence and word vectors are computed once and never confused."""
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from capsearch.encoders.datasets import text_cache as kept
+from capsearch.encoders.datasets import text_cache
 from capsearch.encoders.datasets.features import FeatureCache
 from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder, cached_word_vectors
 
 
 class Lengths:
-    """A sentence's vector is its length; counts the sentences it is asked for."""
+    """A sentence's vector is its length; remembers the sentences it encoded."""
 
     def __init__(self):
-        self.asked = []
+        self.encoded = []
 
     def encode(self, texts):
-        self.asked += texts
+        self.encoded += texts
         return np.array([[len(text)] for text in texts], np.float32)
 
 
@@ -30,30 +30,32 @@ def encode(cache, encoder, texts, digest="one"):
     return CachedSentenceEncoder(encoder, digest, cache).encode(texts)[:, 0].tolist()
 
 
-def test_a_sentence_is_encoded_once_in_whatever_run(cache):
+def test_a_sentence_is_encoded_once_across_runs(cache):
     encoder = Lengths()
     assert encode(cache, encoder, ["a", "bb", "a"]) == [1, 2, 1]
     assert encode(cache, encoder, ["ccc", "bb", "bad \ud800"]) == [3, 2, 5]
-    assert encoder.asked == ["a", "bb", "ccc", "bad \ud800"]
+    assert encoder.encoded == ["a", "bb", "ccc", "bad \ud800"]
 
 
-def test_another_encoder_has_vectors_of_its_own(cache):
+def test_another_encoder_has_its_own_vectors(cache):
     encode(cache, Lengths(), ["a"])
     other = Lengths()
     encode(cache, other, ["a"], digest="two")
-    assert other.asked == ["a"]
+    assert other.encoded == ["a"]
 
 
-def test_progress_counts_what_is_new(cache, monkeypatch):
-    monkeypatch.setattr(kept, "AT_ONCE", 2)
+def test_progress_counts_only_uncached_sentences(cache, monkeypatch):
+    monkeypatch.setattr(text_cache, "BATCH_SIZE", 2)
     encode(cache, Lengths(), ["a"])
-    told = []
-    reporting = CachedSentenceEncoder(Lengths(), "one", cache, lambda *counts: told.append(counts))
+    reports = []
+    reporting = CachedSentenceEncoder(
+        Lengths(), "one", cache, lambda *counts: reports.append(counts)
+    )
     reporting.encode(["a", "bb", "ccc", "dddd"])
-    assert told == [(2, 3), (3, 3)]
+    assert reports == [(2, 3), (3, 3)]
 
 
-def test_word_vectors_are_made_again_when_what_they_come_from_changes(cache):
+def test_word_vectors_are_computed_again_when_their_input_changes(cache):
     made = []
 
     def make():

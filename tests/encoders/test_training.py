@@ -1,58 +1,58 @@
-"""Training learns, stops, goes on where it stopped, and says why when it cannot."""
+"""The trainer converges, stops early, resumes exactly, and explains why it cannot continue."""
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_problems import axes, captions, options, random_pair, vocabulary  # noqa: E402
+from small_problems import axes, captions, options, random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.fit import validation  # noqa: E402
+from capsearch.encoders.training.fit import checkpoint, validation  # noqa: E402
 from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
 from capsearch.encoders.training.fit.validation import Epoch  # noqa: E402
 from capsearch.encoders.training.nn.dual_encoder import Labels, TrainingSet  # noqa: E402
-from capsearch.encoders.training.nn.frozen_text import FrozenText, known  # noqa: E402
+from capsearch.encoders.training.nn.frozen_text import FrozenText, freeze_text  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 VOCABULARIES = {"en": vocabulary("en")}
 
 
-def trainer(settings, checkpoint=None, train=None, **parts):
+def trainer(settings, path=None, train=None, **parts):
     torch.manual_seed(0)
-    pair = random_pair(VOCABULARIES, settings, **parts)
-    return Trainer(pair, train or axes(48), axes(6, seed=9), settings, checkpoint)
+    model = random_model(VOCABULARIES, settings, **parts)
+    return Trainer(model, train or axes(48), axes(6, seed=9), settings, path)
 
 
 def weights(one):
     return {name: value.clone() for name, value in one.averaged.module.state_dict().items()}
 
 
-def test_words_that_name_the_axes_are_learned():
-    learner = trainer(options(epochs=40, lr=1e-2, patience=40))
-    before = learner.validate()["en"]
-    epochs = list(learner.fit())
+def test_words_that_name_the_axes_converge():
+    trained = trainer(options(epochs=40, lr=1e-2, patience=40))
+    before = trained.validate()["en"]
+    epochs = list(trained.fit())
     # By chance a right answer among six is at rank 1 to 6: a mean of 1/rank of .41.
     assert before < 0.7
-    assert learner.best.mrr > 0.95
+    assert trained.best.mrr > 0.95
     assert epochs[-1].loss < epochs[0].loss
     assert [epoch.number for epoch in epochs] == list(range(1, 41))
 
 
 def test_afterwards_the_averaged_weights_are_the_best_ones():
-    learner = trainer(options(epochs=4))
-    list(learner.fit())
-    assert learner.validate() == pytest.approx(learner.best.validation)
+    trained = trainer(options(epochs=4))
+    list(trained.fit())
+    assert trained.validate() == pytest.approx(trained.best.validation)
 
 
-@pytest.mark.parametrize("loss", ["infonce", "contrastive"])  # the second draws pairs itself
-def test_an_interrupted_run_resumed_ends_bit_for_bit_like_one_in_a_piece(tmp_path, loss):
+@pytest.mark.parametrize("loss", ["infonce", "contrastive"])  # the second draws random negatives
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(tmp_path, loss):
     settings = options(epochs=4, loss=loss)
     whole = trainer(settings)
     expected = list(whole.fit())
 
-    first = trainer(settings, tmp_path / "checkpoint.pt").fit()
+    first = trainer(settings, tmp_path / "checkpoint.safetensors").fit()
     got = [next(first), next(first)]
-    second = trainer(settings, tmp_path / "checkpoint.pt")
+    second = trainer(settings, tmp_path / "checkpoint.safetensors")
     torch.rand(7)  # whatever else drew numbers in between
     second.resume()
     got += list(second.fit())
@@ -63,13 +63,13 @@ def test_an_interrupted_run_resumed_ends_bit_for_bit_like_one_in_a_piece(tmp_pat
         assert torch.equal(value, weights(second)[name]), name
 
 
-def test_a_resumed_run_remembers_how_long_nothing_improved(tmp_path, monkeypatch):
+def test_a_resumed_run_counts_patience_from_the_best_epoch(tmp_path, monkeypatch):
     scores = iter([0.9, 0.5, 0.4, 0.3, 0.2])
     monkeypatch.setattr(Trainer, "validate", lambda self: {"en": next(scores)})
     settings = options(epochs=9, patience=3)
-    first = trainer(settings, tmp_path / "c.pt").fit()
+    first = trainer(settings, tmp_path / "c.safetensors").fit()
     next(first), next(first)
-    second = trainer(settings, tmp_path / "c.pt")
+    second = trainer(settings, tmp_path / "c.safetensors")
     second.resume()
     assert [epoch.number for epoch in second.fit()] == [3, 4]  # 4 - 1 = 3 epochs without
     assert second.best.number == 1
@@ -83,18 +83,50 @@ def test_training_stops_after_patience_epochs_without_a_better_one(monkeypatch):
 
 
 def test_resuming_without_a_checkpoint_starts_at_the_beginning(tmp_path):
-    fresh = trainer(options(), tmp_path / "none.pt")
+    fresh = trainer(options(), tmp_path / "none.safetensors")
     fresh.resume()
     assert (fresh.epoch, fresh.best) == (0, None)
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
-    next(trainer(options(dimension=8), tmp_path / "c.pt").fit())
+    next(trainer(options(dimension=8), tmp_path / "c.safetensors").fit())
     with pytest.raises(TrainingProblem, match=r"another data set or configuration; remove it"):
-        trainer(options(dimension=7), tmp_path / "c.pt").resume()
+        trainer(options(dimension=7), tmp_path / "c.safetensors").resume()
 
 
-def test_a_diverged_run_says_so():
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "c.safetensors"
+    path.write_bytes(b"something else")
+    with pytest.raises(TrainingProblem, match=r"no checkpoint of this version .* remove it"):
+        trainer(options(), path).resume()
+
+
+def test_a_checkpoint_of_another_schema_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "c.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "SCHEMA", checkpoint.SCHEMA + 1)
+        next(trainer(options(), path).fit())
+    with pytest.raises(TrainingProblem, match=r"no checkpoint of this version .*schema 2"):
+        trainer(options(), path).resume()
+
+
+def test_optimizer_state_is_restored_in_the_memory_format_of_its_parameter(tmp_path):
+    def convolution():
+        torch.manual_seed(0)
+        conv = torch.nn.Conv2d(6, 6, 3, padding=1).to(memory_format=torch.channels_last)
+        return torch.nn.Sequential(torch.nn.Unflatten(1, (6, 1, 1)), conv, torch.nn.Flatten())
+
+    path = tmp_path / "c.safetensors"
+    next(trainer(options(), path, backbone=convolution()).fit())
+    resumed = trainer(options(), path, backbone=convolution())
+    resumed.resume()
+    weight = resumed.model.backbone[1].weight
+    average = resumed._optimizer.state[weight]["exp_avg"]
+    assert average.stride() == weight.stride()
+    assert average.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_diverged_loss_is_reported():
     train = axes(16)
     train.inputs[:] = np.nan
     with pytest.raises(TrainingProblem, match=r"loss is nan in epoch 1; try a lower --lr"):
@@ -112,105 +144,108 @@ def test_an_epochs_score_is_the_mean_over_languages():
     assert Epoch(1, 0.5, {}, True).mrr == 0.0
 
 
-def test_labels_are_learned_where_they_are_known():
+def test_only_known_labels_are_trained():
     train = axes(48)
     values = np.eye(6, dtype=np.uint8)[np.arange(48) % 6]
-    seen = np.ones((48, 6), bool)
-    seen[:, 5] = False
-    train = TrainingSet(train.inputs, train.captions, Labels(values, seen))
-    learner = trainer(options(epochs=12, lr=1e-2, label_loss_weight=1.0), train=train, labels=6)
-    start = learner.pair.labels.weight.detach().clone()
-    list(learner.fit())
-    changed = (learner.pair.labels.weight - start).abs().sum(1)
+    known = np.ones((48, 6), bool)
+    known[:, 5] = False
+    train = TrainingSet(train.inputs, train.captions, Labels(values, known))
+    trained = trainer(options(epochs=12, lr=1e-2, label_loss_weight=1.0), train=train, labels=6)
+    start = trained.model.labels.weight.detach().clone()
+    list(trained.fit())
+    changed = (trained.model.labels.weight - start).abs().sum(1)
     assert changed[:5].min() > 10 * changed[5]  # the unknown column only decays
 
 
-class TestCaptionsOfOnePhoto:
+class TestCaptionsOfOneImage:
     def test_no_caption_is_drawn_twice_in_a_step(self):
-        learner = trainer(options(captions_per_image=2))  # two captions a photo
-        photos = np.arange(8)
-        (rows, first), (again, second) = learner._draws("en", photos, np.random.default_rng(0))
+        trained = trainer(options(captions_per_image=2))  # two captions an image
+        images = np.arange(8)
+        (rows, first), (again, second) = trained._draws("en", images, np.random.default_rng(0))
         assert rows.tolist() == again.tolist() == list(range(8))
         assert not set(first) & set(second)
 
-    def test_a_photo_with_one_caption_is_drawn_once(self):
+    def test_the_only_caption_of_an_image_is_drawn_once(self):
         train = TrainingSet(axes(3).inputs, {"en": captions([0, 1, 1, 2], [[0]] * 4)})
-        learner = trainer(options(captions_per_image=2), train=train)
-        drawn = list(learner._draws("en", np.arange(3), np.random.default_rng(0)))
+        trained = trainer(options(captions_per_image=2), train=train)
+        drawn = list(trained._draws("en", np.arange(3), np.random.default_rng(0)))
         assert [rows.tolist() for rows, _ in drawn] == [[0, 1, 2], [1]]
 
-    def test_they_are_drawn_together_though_no_image_says_so(self):
-        # Every image looks the same, so only the other caption tells what a caption means.
+    def test_the_caption_loss_brings_them_together_without_image_evidence(self):
+        # All images are equal, so only the other caption carries information.
         train = axes(48)
         train.inputs[:] = 1.0
         alone, together = (
             trainer(
-                options(epochs=80, patience=80, lr=1e-2, caption_loss_weight=share), train=train
+                options(epochs=80, patience=80, lr=1e-2, caption_loss_weight=weight), train=train
             )
-            for share in (0.0, 1.0)
+            for weight in (0.0, 1.0)
         )
 
-        def told_apart(learner):
-            list(learner.fit())
-            vectors = learner.pair.eval().text(all_of(train.captions["en"]), "en").detach()
+        def separation(trained):
+            list(trained.fit())
+            vectors = trained.model.eval().text(all_of(train.captions["en"]), "en").detach()
             same = torch.from_numpy(train.captions["en"].image_rows % 6)
             scores, alike = vectors @ vectors.T, same[:, None] == same[None, :]
             return float(scores[alike].mean() - scores[~alike].mean())
 
-        assert told_apart(together) > told_apart(alone) + 0.1
+        assert separation(together) > separation(alone) + 0.1
 
 
 @pytest.mark.parametrize(
-    ("scores", "best", "share"),
+    ("scores", "best", "weight"),
     [((0.4, 0.6), 0.6, 0.5), ((0.7, 0.6), 0.7, 0.75), ((0.4, 0.3), 0.5, 1.0)],
 )
-def test_part_of_the_way_back_is_kept_only_if_it_validates_better(monkeypatch, scores, best, share):
-    pair = random_pair(VOCABULARIES)
-    after = {name: value.clone() for name, value in pair.state_dict().items()}
-    before = {name: torch.zeros_like(value) for name, value in after.items()}
+def test_interpolated_weights_are_used_only_if_they_validate_better(
+    monkeypatch, scores, best, weight
+):
+    model = random_model(VOCABULARIES)
+    tuned = {name: value.clone() for name, value in model.state_dict().items()}
+    initial = {name: torch.zeros_like(value) for name, value in tuned.items()}
     found = iter(scores)
     monkeypatch.setattr(validation, "evaluate", lambda *_: {"en": next(found)})
-    assert validation.mix(pair, before, Epoch(1, 0.1, {"en": 0.5}, True), axes(6)).mrr == best
-    for name, value in pair.state_dict().items():
-        torch.testing.assert_close(value, share * after[name])
+    given = Epoch(1, 0.1, {"en": 0.5}, True)
+    assert validation.interpolate_weights(model, initial, given, axes(6)).mrr == best
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, weight * tuned[name])
 
 
-def test_eyes_learn_at_their_own_rate():
-    eyes = torch.nn.Sequential(torch.nn.Linear(6, 6))
-    learner = trainer(options(epochs=1, backbone_lr=0.0), eyes=eyes)
-    start = eyes[0].weight.detach().clone()
-    list(learner.fit())
-    assert torch.equal(eyes[0].weight, start)
-    learner = trainer(options(epochs=1, backbone_lr=1e-3), eyes=eyes)
-    list(learner.fit())
-    assert not torch.equal(eyes[0].weight, start)
+def test_the_backbone_has_its_own_lr():
+    backbone = torch.nn.Sequential(torch.nn.Linear(6, 6))
+    trained = trainer(options(epochs=1, backbone_lr=0.0), backbone=backbone)
+    start = backbone[0].weight.detach().clone()
+    list(trained.fit())
+    assert torch.equal(backbone[0].weight, start)
+    trained = trainer(options(epochs=1, backbone_lr=1e-3), backbone=backbone)
+    list(trained.fit())
+    assert not torch.equal(backbone[0].weight, start)
 
 
 def test_steps_are_counted_by_epoch():
-    told = []
-    learner = trainer(options(epochs=2))  # 48 photos in batches of 16
-    list(learner.fit(lambda name: lambda done, of: told.append((name, done, of))))
-    assert told == [(f"epoch {epoch}", step, 3) for epoch in (1, 2) for step in (1, 2, 3)]
+    reports = []
+    trained = trainer(options(epochs=2))  # 48 images in batches of 16
+    list(trained.fit(lambda name: lambda done, of: reports.append((name, done, of))))
+    assert reports == [(f"epoch {epoch}", step, 3) for epoch in (1, 2) for step in (1, 2, 3)]
 
 
-class TestKnownText:
-    def test_gives_the_rows_that_were_encoded_before(self):
-        pair = random_pair(VOCABULARIES).eval()
+class TestFrozenText:
+    def test_returns_the_vectors_that_were_encoded_before(self):
+        model = random_model(VOCABULARIES).eval()
         splits = [axes(4).captions, axes(3, seed=1).captions]
-        table, rows = known(pair.text, splits)
+        table, rows = freeze_text(model.text, splits)
         for split, one in zip(splits, rows, strict=True):
             again = table(all_of(one["en"]), "en")
-            torch.testing.assert_close(again, pair.text(all_of(split["en"]), "en"))
+            torch.testing.assert_close(again, model.text(all_of(split["en"]), "en"))
 
     def test_a_split_without_captions_of_a_language_adds_nothing(self):
-        pair = random_pair(VOCABULARIES)
-        table, rows = known(pair.text, [axes(4).captions, {"en": captions([], [])}])
+        model = random_model(VOCABULARIES)
+        table, rows = freeze_text(model.text, [axes(4).captions, {"en": captions([], [])}])
         assert isinstance(table, FrozenText)
         assert len(table.tables["en"]) == 8
         assert len(rows[1]["en"].image_rows) == 0
 
 
-def all_of(told):
+def all_of(given):
     from capsearch.encoders.training.nn.dual_encoder import batch_of
 
-    return batch_of(told, np.arange(len(told.image_rows)))
+    return batch_of(given, np.arange(len(given.image_rows)))

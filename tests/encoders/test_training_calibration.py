@@ -1,11 +1,11 @@
-"""What validation decides, and the bank that hubs pay to."""
+"""Calibration on validation: hubness penalties, weights and floors; and the query bank."""
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_problems import FEATURES, axes, captions, random_pair, vocabulary  # noqa: E402
+from small_problems import FEATURES, axes, captions, random_model, vocabulary  # noqa: E402
 
 from capsearch.encoders.hubness import (  # noqa: E402
     NO_PENALTY,
@@ -30,24 +30,24 @@ BANK = QueryBank(
 
 class TestCalibration:
     def two_languages(self, sentence_is_right):
-        """Four photos; en and zh sentence vectors agree photo by photo, or are unmatched."""
-        told = {lang: captions(range(4), [[0]] * 4, seed=1) for lang in ("en", "zh")}
+        """Four images; en and zh sentence vectors agree for each image, or are unrelated."""
+        by_language = {lang: captions(range(4), [[0]] * 4, seed=1) for lang in ("en", "zh")}
         if not sentence_is_right:
-            told["zh"] = captions(range(4), [[0]] * 4, seed=2)
-        return TrainingSet(np.eye(4, FEATURES, dtype=np.float32)[None], told)
+            by_language["zh"] = captions(range(4), [[0]] * 4, seed=2)
+        return TrainingSet(np.eye(4, FEATURES, dtype=np.float32)[None], by_language)
 
     @pytest.fixture
-    def pair(self):
-        return random_pair({language: vocabulary(language) for language in ("en", "zh")})
+    def model(self):
+        return random_model({language: vocabulary(language) for language in ("en", "zh")})
 
-    def test_sentence_vectors_that_find_every_photo_take_the_share(self, pair):
-        # All captions have the same word; only their sentence vectors tell the photos apart.
-        found = calibrate(pair, BANK, self.two_languages(sentence_is_right=True))
+    def test_sentence_vectors_that_find_every_image_get_weight(self, model):
+        # All captions have the same token; only their sentence vectors distinguish the images.
+        found = calibrate(model, BANK, self.two_languages(sentence_is_right=True))
         assert found.sentence_weight > 0
         assert found.clm_weights["en"] > 0
         assert found.clm_weights["zh"] > 0
 
-    def test_the_floor_is_the_mean_score_of_strangers(self, pair, monkeypatch):
+    def test_the_floor_is_the_mean_score_of_unmatched_pairs(self, model, monkeypatch):
         trial = calibration.Trial(
             np.array([[0.9, 0.1], [0.3, 0.8]], np.float32),
             np.zeros((2, 2), np.float32),
@@ -57,90 +57,95 @@ class TestCalibration:
         assert calibration._floor([trial]) == pytest.approx((0.1 + 0.3) / 2)
         assert calibration._floor([]) == 0.0
 
-    def test_the_first_caption_of_a_photo_describes_it(self):
-        told = captions([3, 1, 3], [[0]] * 3)
-        side = calibration._EncodedCaptions(told, np.zeros((3, 8)), np.zeros((3, 512)), np.zeros(3))
+    def test_the_first_caption_of_an_image_is_its_document(self):
+        rows = captions([3, 1, 3], [[0]] * 3)
+        side = calibration._EncodedCaptions(rows, np.zeros((3, 8)), np.zeros((3, 512)), np.zeros(3))
         assert side.first_rows() == {3: 0, 1: 1}
 
-    def test_one_language_alone_gets_the_default_weight(self, pair):
-        found = calibrate(pair, BANK, axes(6))
+    def test_one_language_alone_gets_the_default_weight(self, model):
+        found = calibrate(model, BANK, axes(6))
         assert found.clm_weights == {"en": DEFAULT_CLM_WEIGHT}
         assert found.cl_floors == {"en": 0.0}
 
-    def test_a_language_without_validation_captions_too(self, pair):
-        told = {**axes(6).captions, "zh": captions([], [])}
-        found = calibrate(pair, BANK, TrainingSet(axes(6).inputs, told))
+    def test_a_language_without_validation_captions_gets_the_default_weight(self, model):
+        by_language = {**axes(6).captions, "zh": captions([], [])}
+        found = calibrate(model, BANK, TrainingSet(axes(6).inputs, by_language))
         assert found.clm_weights == {"en": DEFAULT_CLM_WEIGHT, "zh": DEFAULT_CLM_WEIGHT}
 
 
-class TestTolls:
-    """CaptionedImage 0 is right for one question and, as a hub, nearly right for all."""
+class TestHubnessPenalties:
+    """Image 0 is the answer to one query and, as a hub, similar to all of them."""
 
-    QUESTIONS = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], np.float32)
-    PHOTOS = np.array([[0.6, 0.57, 0.56, 0], [0, 0.5, 0, 0.87], [0, 0, 0.5, 0.87]], np.float32)
+    QUERIES = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], np.float32)
+    IMAGES = np.array([[0.6, 0.57, 0.56, 0], [0, 0.5, 0, 0.87], [0, 0, 0.5, 0.87]], np.float32)
     EVEN = np.log(np.full(3, 1 / 3, np.float32))
 
     def mrr(self, penalties):
-        scores = self.QUESTIONS @ self.PHOTOS.T - penalties[""]
+        scores = self.QUERIES @ self.IMAGES.T - penalties[""]
         return cm_mrr(scores, np.arange(3))
 
-    def near(self, inverse_temperature):
-        return {"": bank_similarity(self.PHOTOS, self.QUESTIONS, self.EVEN, inverse_temperature)}
+    def similarities(self, inverse_temperature):
+        return {"": bank_similarity(self.IMAGES, self.QUERIES, self.EVEN, inverse_temperature)}
 
-    def test_a_hub_pays_so_that_the_others_are_found(self):
+    def test_a_penalty_on_the_hub_lets_the_other_images_be_found(self):
         assert self.mrr({"": np.zeros(3)}) < 1
-        penalty, paid = calibration._best_penalty(self.near, self.mrr)
-        assert self.mrr(paid) == 1
+        penalty, values = calibration._best_penalty(self.similarities, self.mrr)
+        assert self.mrr(values) == 1
         assert penalty.weight > 0
-        np.testing.assert_allclose(paid[""], penalty.at(self.near(penalty.inverse_temperature)[""]))
-        near = self.near(penalty.inverse_temperature)[""]
-        assert penalty.mean == pytest.approx(near.mean(), abs=1e-4)
-        assert penalty.floor == pytest.approx(np.quantile(near, 0.1), abs=1e-4)
+        similarity = self.similarities(penalty.inverse_temperature)[""]
+        np.testing.assert_allclose(values[""], penalty.at(similarity))
+        assert penalty.mean == pytest.approx(similarity.mean(), abs=1e-4)
+        assert penalty.floor == pytest.approx(np.quantile(similarity, 0.1), abs=1e-4)
 
-    def test_what_lies_far_from_every_question_gets_no_more_than_the_least(self):
+    def test_below_the_floor_the_penalty_does_not_fall_further(self):
         penalty = HubnessPenalty(weight=0.5, inverse_temperature=20.0, mean=0.3, floor=0.2)
-        paid = penalty.at(np.array([0.4, 0.3, 0.2, 0.1, -0.5], np.float32))
-        np.testing.assert_allclose(paid, [0.05, 0.0, -0.05, -0.05, -0.05], atol=1e-6)
+        values = penalty.at(np.array([0.4, 0.3, 0.2, 0.1, -0.5], np.float32))
+        np.testing.assert_allclose(values, [0.05, 0.0, -0.05, -0.05, -0.05], atol=1e-6)
 
-    def test_nobody_pays_for_a_gain_that_may_be_chance(self):
-        penalty, paid = calibration._best_penalty(
-            self.near, lambda penalties: 0.5 + 0.9 * calibration.PLATEAU * bool(penalties[""].any())
+    def test_a_gain_that_may_be_chance_gives_no_penalty(self):
+        penalty, values = calibration._best_penalty(
+            self.similarities,
+            lambda penalties: 0.5 + 0.9 * calibration.PLATEAU * bool(penalties[""].any()),
         )
         assert penalty == NO_PENALTY
-        assert not paid[""].any()
+        assert not values[""].any()
 
-    def test_scores_and_floors_are_those_of_a_collection_that_pays(self, monkeypatch):
-        pair = random_pair({language: vocabulary(language) for language in ("en", "zh")})
-        photos = axes(12, languages=("en", "zh"))
-        dear = HubnessPenalty(5.0, 20.0, 0.0)
+    def test_scores_and_floors_include_the_penalties(self, monkeypatch):
+        model = random_model({language: vocabulary(language) for language in ("en", "zh")})
+        data = axes(12, languages=("en", "zh"))
+        penalty = HubnessPenalty(5.0, 20.0, 0.0)
         monkeypatch.setattr(
             calibration,
             "_best_penalty",
-            lambda near, mrr: (dear, {name: dear.at(one) for name, one in near(20.0).items()}),
+            lambda similarities, mrr: (
+                penalty,
+                {name: penalty.at(one) for name, one in similarities(20.0).items()},
+            ),
         )
-        found = calibrate(pair, BANK, photos)
-        assert found.hubness == {"image": dear, "caption": dear}
-        images, told = project(pair, photos), photos.captions["en"]
-        asked = encode(pair, told, "en")
-        paid = dear.at(bank_similarity(images, BANK.visual, BANK.log_shares, 20.0))
+        found = calibrate(model, BANK, data)
+        assert found.hubness == {"image": penalty, "caption": penalty}
+        images, english = project(model, data), data.captions["en"]
+        queries = encode(model, english, "en")
+        penalties = penalty.at(bank_similarity(images, BANK.visual, BANK.log_shares, 20.0))
         assert found.served_mrr["en"] == pytest.approx(
-            cm_mrr(asked @ images.T - paid, told.image_rows), abs=1e-4
+            cm_mrr(queries @ images.T - penalties, english.image_rows), abs=1e-4
         )
-        # English asks, the first of each photo's two Chinese captions answers, and pays.
-        share, other = found.sentence_weight, photos.captions["zh"]
-        question, answer = (
-            caption_vectors(encode(pair, rows, name), rows.sentence.astype(np.float32), share)
-            for name, rows in (("en", told), ("zh", other))
+        # English captions are queries; the first of each image's two Chinese ones is the document.
+        weight, chinese = found.sentence_weight, data.captions["zh"]
+        query, document = (
+            caption_vectors(encode(model, rows, name), rows.sentence.astype(np.float32), weight)
+            for name, rows in (("en", english), ("zh", chinese))
         )
-        answer = answer[::2]
-        centres = caption_vectors(BANK.visual, BANK.sentence, share)
-        cl = question @ answer.T - dear.at(bank_similarity(answer, centres, BANK.log_shares, 20.0))
-        unmatched = told.image_rows[:, None] != np.arange(12)[None]
+        document = document[::2]
+        centres = caption_vectors(BANK.visual, BANK.sentence, weight)
+        hubness = bank_similarity(document, centres, BANK.log_shares, 20.0)
+        cl = query @ document.T - penalty.at(hubness)
+        unmatched = english.image_rows[:, None] != np.arange(12)[None]
         assert found.cl_floors["en"] == pytest.approx(cl[unmatched].mean(), abs=1e-3)
 
 
-class TestNearness:
-    def test_it_is_the_cosine_where_all_questions_are_one(self):
+class TestBankSimilarity:
+    def test_with_one_centre_it_is_the_cosine(self):
         one = np.array([[1.0, 0.0]], np.float32)
         vectors = np.array([[0.6, 0.8], [-1.0, 0.0]], np.float32)
         shares = np.zeros(1, np.float32)
@@ -148,7 +153,7 @@ class TestNearness:
             bank_similarity(vectors, one, shares, 20.0), [0.6, -1.0], atol=1e-6
         )
 
-    def test_sharpness_goes_from_the_mean_to_the_nearest(self):
+    def test_the_inverse_temperature_moves_it_from_the_mean_to_the_maximum(self):
         centres = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
         vector, halves = np.array([[0.8, 0.2]], np.float32), np.log(np.full(2, 0.5, np.float32))
         assert bank_similarity(vector, centres, halves, 0.01) == pytest.approx(0.5, abs=0.01)
@@ -160,35 +165,39 @@ class TestNearness:
         np.testing.assert_allclose(found, 1.0, atol=1e-3)
 
 
-class TestBank:
+class TestQueryBank:
     @pytest.fixture
-    def pair(self):
-        return random_pair({language: vocabulary(language) for language in ("en", "zh")})
+    def model(self):
+        return random_model({language: vocabulary(language) for language in ("en", "zh")})
 
-    def test_a_few_captions_are_all_in_it(self, pair):
-        told = axes(6, languages=("en", "zh")).captions
-        bank = build_query_bank(pair, told, seed=1)
+    def test_few_captions_are_all_in_it(self, model):
+        by_language = axes(6, languages=("en", "zh")).captions
+        bank = build_query_bank(model, by_language, seed=1)
         assert bank.visual.shape == (24, 8)
         np.testing.assert_allclose(np.exp(bank.log_shares), 1 / 24, rtol=1e-5)
-        vectors = np.concatenate([encode(pair, told[name], name) for name in told])
+        vectors = np.concatenate([encode(model, by_language[name], name) for name in by_language])
         np.testing.assert_allclose(np.sort(bank.visual, 0), np.sort(vectors, 0), atol=1e-5)
 
-    def test_many_become_centres_that_count_as_many_as_they_stand_for(self, pair, monkeypatch):
+    def test_many_captions_become_centres_weighted_by_cluster_size(self, model, monkeypatch):
         monkeypatch.setattr(banks, "CENTRES", 6)  # as many as there are different captions
-        told = axes(60).captions
-        bank = build_query_bank(pair, told, seed=1)
+        by_language = axes(60).captions
+        bank = build_query_bank(model, by_language, seed=1)
         assert len(bank.visual) == len(bank.sentence) <= 6
         assert np.exp(bank.log_shares).sum() == pytest.approx(1.0, abs=1e-4)
-        every = encode(pair, told["en"], "en")
+        every = encode(model, by_language["en"], "en")
         mean = np.exp(bank.log_shares) @ bank.visual
         np.testing.assert_allclose(mean, every.mean(axis=0), atol=1e-4)
 
-    def test_no_language_outweighs_another(self, pair, monkeypatch):
-        monkeypatch.setattr(banks, "CAPTIONS_EACH", 4)
-        told = {"en": axes(60).captions["en"], "zh": axes(6).captions["en"], "ja": captions([], [])}
-        assert len(build_query_bank(pair, told, seed=1).visual) == 8
+    def test_no_language_dominates_the_bank(self, model, monkeypatch):
+        monkeypatch.setattr(banks, "CAPTIONS_PER_LANGUAGE", 4)
+        by_language = {
+            "en": axes(60).captions["en"],
+            "zh": axes(6).captions["en"],
+            "ja": captions([], []),
+        }
+        assert len(build_query_bank(model, by_language, seed=1).visual) == 8
 
-    def test_equal_seeds_give_equal_banks(self, pair, monkeypatch):
+    def test_equal_seeds_give_equal_banks(self, model, monkeypatch):
         monkeypatch.setattr(banks, "CENTRES", 6)
-        one, again = (build_query_bank(pair, axes(6).captions, seed=1) for _ in range(2))
+        one, again = (build_query_bank(model, axes(6).captions, seed=1) for _ in range(2))
         np.testing.assert_array_equal(one.visual, again.visual)

@@ -6,20 +6,25 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from capsearch.engine.errors import MissingExtra, TrainingProblem
-from capsearch.ui.commands.options import json_option
+from capsearch.ui.commands.train_options import (
+    lr_option,
+    no_flip_option,
+    run_options,
+    text_config,
+    text_encoder_options,
+    training_run,
+)
 from capsearch.ui.output.terminal import print_json, remark
-from capsearch.ui.output.training import told
+from capsearch.ui.output.training import training_progress
 
 if TYPE_CHECKING:
     from capsearch.encoders.training.nn.w2vv import Pooling
-    from capsearch.encoders.training.runs.text_run import Listener, TrainingRun
-
-F = TypeVar("F", bound=Callable[..., Any])
+    from capsearch.encoders.training.runs.run import Listener, TrainingRun
 
 TEXT_EXAMPLES = """\b
 Examples:
@@ -29,106 +34,31 @@ Examples:
   capsearch index ~/Pictures --model mine --rebuild           use it
 
 DIR holds SPLIT.jsonl.gz and SPLIT-NN.tar; COCO, STAIR and YJ json, COCO-CN and Flickr8k(-CN)
-txt are read too, several --data are merged by photo. Features are computed once for each
-backbone and kept. Ctrl-C keeps the last finished epoch for --resume.
+txt are read too, and several --data are merged by image. Features are computed once for each
+backbone and cached. After Ctrl-C, --resume continues from the last finished epoch.
 """
 
 PROJECTION_EXAMPLES = """\b
 Examples:
-  capsearch train projection --data DIR --backbone lite0-cap --text trio --name trio-fast
+  capsearch train projection --data DIR --backbone lite0 --text trio --name mine-fast
 
-The text encoders stay those of --text; only what brings the backbone's features into their
-space is trained, in minutes.
+The text encoders of --text stay unchanged. Only the projection of the backbone's features into
+their space is trained, which takes minutes.
 """
 
 BACKBONE_EXAMPLES = """\b
 Examples:
-  capsearch train backbone --data DIR --from lite2 --name mine-eyes --text-name mine
-  capsearch train backbone --data DIR --from trio --name mine-eyes --text-name mine
+  capsearch train backbone --data DIR --from lite2 --name mine-cap --text-name mine
+  capsearch train backbone --data DIR --from trio --name mine-cap --text-name mine
   capsearch index ~/Pictures --model mine --rebuild           use both
 
 Fine-tunes the upper blocks of an EfficientNet-Lite against the captions, together with text
-encoders, which become a model of their own. The lower blocks' activations are kept on disk:
-69 kB a photo for lite2. Two cores train some 50 photos a second. --from trio goes on from the
-built-in model instead of ImageNet's network: quicker, with the words and languages that model
-has (--lang, --inputs, --pooling and --frozen-epochs do not apply).
+encoders, which become a model of their own. The lower blocks' activations are cached on disk,
+69 kB an image for lite2. Two cores train some 50 images a second. --from trio continues
+fine-tuning the built-in model instead of a network pretrained on ImageNet: that is quicker, and
+vocabularies and languages stay those of the model (--lang, --inputs, --pooling and
+--frozen-epochs do not apply).
 """
-
-
-def _shared(command: F) -> F:
-    """The options both trainings have."""
-    options = [
-        click.option(
-            "--data",
-            "sources",
-            type=click.Path(exists=True, path_type=Path),
-            multiple=True,
-            required=True,
-            metavar="PATH",
-            help="Captioned photos, a folder or a file; repeatable.",
-        ),
-        click.option(
-            "--images",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            metavar="DIR",
-            help="Where the photos lie, if not beside the captions.",
-        ),
-        click.option("--name", required=True, help="What to call the model."),
-        click.option(
-            "--output",
-            type=click.Path(file_okay=False, path_type=Path),
-            metavar="DIR",
-            help="Where to write it.  [default: your models folder]",
-        ),
-        click.option("--lang", "languages", multiple=True, help="en, zh, ja; all by default."),
-        click.option("--train-split", default="train", show_default=True),
-        click.option("--val-split", default="val", show_default=True),
-        click.option("--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR"),
-        click.option("--batch-size", type=click.IntRange(2), default=256, show_default=True),
-        click.option("--seed", type=int, default=7, show_default=True),
-        click.option("--min-count", type=click.IntRange(1), default=5, show_default=True),
-        click.option("--limit", type=click.IntRange(2), help="Use only so many training photos."),
-        click.option("--licence", default="not stated", help="Of the captions, for the card."),
-        click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped."),
-        json_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _reading(command: F) -> F:
-    """What the text encoders are made of, and what they learn from."""
-    command = click.option(
-        "--caption-loss-weight",
-        type=click.FloatRange(0),
-        default=0.5,
-        show_default=True,
-        help="Weight of the loss between captions of one photo; 0 for images alone.",
-    )(command)
-    command = click.option(
-        "--pooling",
-        type=click.Choice(["attention", "mean", "last"]),
-        default="attention",
-        show_default=True,
-        help="How the GRU's states become one.",
-    )(command)
-    command = click.option(
-        "--hidden",
-        type=click.IntRange(1),
-        help="Hidden units of the text encoders; a --from model's are pruned to so many.",
-    )(command)
-    return click.option(
-        "--inputs",
-        default="bow,word2vec,gru,sentence",
-        show_default=True,
-        help="What the text encoders read.",
-    )(command)
-
-
-_no_flip = click.option(
-    "--no-flip", is_flag=True, help="Train on the photos as they are only: half the features."
-)
 
 
 @click.group()
@@ -136,20 +66,41 @@ def command() -> None:
     """Train models on your own captions."""
 
 
+_epochs_option = click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="How often to go through the training images at most. Training stops earlier when "
+    "validation has not improved for four epochs.",
+)
+
+
 @command.command(epilog=TEXT_EXAMPLES)
-@_shared
-@click.option("--backbone", metavar="NAME", help="Whose features to train on.")
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--lr", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
-@click.option("--loss", default="infonce", show_default=True, help="infonce or triplet.")
-@_reading
+@run_options
+@click.option(
+    "--backbone",
+    metavar="NAME",
+    help="The backbone whose features to train on.  [default: lite2-cap]",
+)
+@_epochs_option
+@lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
+@click.option(
+    "--loss",
+    default="infonce",
+    show_default=True,
+    help="The loss between captions and images: infonce, triplet, contrastive or mse. The "
+    "--variant of a paper sets its own.",
+)
+@text_encoder_options
 @click.option(
     "--variant",
     default="shared",
     show_default=True,
-    help="Ours, or one of the papers': w2vv, w2vv-attention, enhanced-w2vv, w2vv++.",
+    help="The model to train: shared is ours; w2vv, w2vv-attention, enhanced-w2vv and w2vv++ are "
+    "those of the papers, for comparison.",
 )
-@_no_flip
+@no_flip_option
 def text(
     backbone: str | None,
     epochs: int,
@@ -164,13 +115,14 @@ def text(
     as_json: bool,
     **shared: Any,
 ) -> int:
-    """Train text encoders and the image projection together on a backbone's features."""
+    """Train text encoders and an image projection on a backbone's features."""
     _need_torch()
     from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
-    from capsearch.encoders.training.runs import text_run
+    from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE
+    from capsearch.encoders.training.runs.text_run import train_text
 
     options = TrainingOptions(
-        config=_config(inputs, pooling, hidden),
+        config=text_config(inputs, pooling, hidden),
         caption_loss_weight=caption_loss_weight,
         loss=loss,
         epochs=epochs,
@@ -179,20 +131,29 @@ def text(
         seed=shared["seed"],
     )
     run = replace(
-        _run(shared), backbone=backbone or text_run.DEFAULT_BACKBONE, variant=variant,
+        training_run(shared),
+        backbone=backbone or DEFAULT_BACKBONE,
+        variant=variant,
         flip=not no_flip,
         options=options,
-    )  # fmt: skip
-    return _carry_out(text_run.train_text, run, as_json)
+    )
+    return _carry_out(train_text, run, as_json)
 
 
 @command.command(epilog=PROJECTION_EXAMPLES)
-@_shared
-@click.option("--backbone", required=True, metavar="NAME", help="Whose features to project.")
-@click.option("--text", default=None, metavar="NAME", help="Whose space to project into.")
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--lr", type=float, default=1e-3, show_default=True, help="Peak learning rate.")
-@_no_flip
+@run_options
+@click.option(
+    "--backbone", required=True, metavar="NAME", help="The backbone whose features to project."
+)
+@click.option(
+    "--text",
+    default=None,
+    metavar="NAME",
+    help="The text model whose space to project into.  [default: the built-in model]",
+)
+@_epochs_option
+@lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
+@no_flip_option
 def projection(
     backbone: str,
     text: str | None,
@@ -211,7 +172,7 @@ def projection(
     options = TrainingOptions(
         epochs=epochs, lr=lr, batch_size=shared["batch_size"], seed=shared["seed"]
     )
-    run = replace(_run(shared), backbone=backbone, flip=not no_flip, options=options)
+    run = replace(training_run(shared), backbone=backbone, flip=not no_flip, options=options)
 
     def train(run: TrainingRun, listener: Listener) -> Path:
         return text_run.train_projection(run, text or DEFAULT_MODEL, listener)
@@ -220,30 +181,49 @@ def projection(
 
 
 @command.command(epilog=BACKBONE_EXAMPLES)
-@_shared
-@_reading
+@run_options
+@text_encoder_options
 @click.option(
-    "--from", "start", default="lite2", show_default=True, help="lite0, lite1, lite2, or a model."
+    "--from",
+    "initial",
+    default="lite2",
+    show_default=True,
+    metavar="NAME",
+    help="The initial weights: lite0, lite1 or lite2 for a network pretrained on ImageNet (larger "
+    "ones are more accurate and slower), or a text model, which is fine-tuned with its backbone.",
 )
-@click.option("--text-name", help="Of the text model trained with it.  [default: NAME-text]")
+@click.option(
+    "--text-name",
+    metavar="NAME",
+    help="The name of the text model that is trained with the backbone.  [default: NAME-text]",
+)
 @click.option(
     "--epochs",
     type=click.IntRange(0),
     default=7,
     show_default=True,
-    help="0 leaves the network as it is.",
+    help="How often to go through the training images while fine-tuning the backbone. With 0 it "
+    "stays pretrained.",
 )
 @click.option(
     "--frozen-epochs",
     type=click.IntRange(0),
     default=3,
     show_default=True,
-    help="Before them, quick ones that leave the network as it is.",
+    help="Epochs before that with a frozen backbone, in which new text encoders are trained. They "
+    "take little time and protect the backbone from gradients of untrained text encoders.",
 )
-@click.option("--lr", type=float, default=5e-4, show_default=True, help="Of the rest.")
-@click.option("--backbone-lr", type=float, default=3e-4, show_default=True, help="Of the network.")
+@lr_option(5e-4, "The peak learning rate of everything but the backbone.")
+@click.option(
+    "--backbone-lr",
+    type=float,
+    default=3e-4,
+    show_default=True,
+    help="The peak learning rate of the backbone's last block; earlier blocks have down to two "
+    "thirds of it. Lower it when validation falls from the first epoch on.",
+)
 def backbone(
-    start: str,
+    initial: str,
     text_name: str | None,
     epochs: int,
     frozen_epochs: int,
@@ -256,13 +236,13 @@ def backbone(
     as_json: bool,
     **shared: Any,
 ) -> int:
-    """Fine-tune a network's upper blocks against captions, and text encoders with it."""
+    """Fine-tune a backbone's upper blocks against captions, with text encoders."""
     _need_torch()
     from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
     from capsearch.encoders.training.runs.backbone_run import train_backbone
 
     options = TrainingOptions(
-        config=_config(inputs, pooling, hidden),
+        config=text_config(inputs, pooling, hidden),
         caption_loss_weight=caption_loss_weight,
         epochs=epochs,
         lr=lr,
@@ -272,8 +252,8 @@ def backbone(
         patience=epochs,
     )
     run = replace(
-        _run(shared),
-        backbone=start,
+        training_run(shared),
+        backbone=initial,
         text_name=text_name or f"{shared['name']}-text",
         hidden=hidden,
         frozen_epochs=frozen_epochs,
@@ -285,54 +265,21 @@ def backbone(
 def _need_torch() -> None:
     try:
         import gensim  # noqa: F401
+        import onnxscript  # noqa: F401
         import torch  # noqa: F401
     except ImportError:
         raise MissingExtra("training", "train") from None
-
-
-def _config(inputs: str, pooling: Pooling, hidden: int | None) -> Any:
-    from capsearch.encoders.training.nn.w2vv import INPUTS, TextConfig
-
-    chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
-    unknown = [one for one in chosen if one not in INPUTS]
-    if unknown or not chosen:
-        raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
-    made = TextConfig(inputs=chosen, pooling=pooling)  # type: ignore[arg-type]
-    return replace(made, hidden=hidden) if hidden else made
-
-
-def _run(shared: dict[str, Any]) -> TrainingRun:
-    from platformdirs import user_cache_path
-
-    from capsearch.encoders.datasets.captioned import Source
-    from capsearch.encoders.models import user_models_dir
-    from capsearch.encoders.training.runs.text_run import TrainingRun
-    from capsearch.engine.records import LANGUAGES
-
-    return TrainingRun(
-        sources=tuple(Source(path, images=shared["images"]) for path in shared["sources"]),
-        name=shared["name"],
-        output=shared["output"] or user_models_dir() / shared["name"],
-        languages=shared["languages"] or LANGUAGES,
-        train_split=shared["train_split"],
-        validation_split=shared["val_split"],
-        cache=shared["cache"] or user_cache_path("capsearch") / "features",
-        min_count=shared["min_count"],
-        resume=shared["resume"],
-        limit=shared["limit"],
-        data_licence=shared["licence"],
-    )
 
 
 def _carry_out(train: Callable[..., Path], run: TrainingRun, as_json: bool) -> int:
     from capsearch.encoders.model_folder import read_card
 
     if len(set(run.folders)) < len(run.folders):
-        raise TrainingProblem("the network and its text model need two names")
+        raise TrainingProblem("the backbone and its text model need two names")
     for folder in run.folders:
         if (folder / "model.json").is_file():
             raise TrainingProblem(f"{folder} holds a model already; choose another --name")
-    with told() as listener:
+    with training_progress() as listener:
         folder = train(run, listener)
     card = read_card(folder)
     if as_json:

@@ -1,4 +1,4 @@
-"""How a training run is told: on stderr, like everything that is no result."""
+"""Progress of a training run on stderr: stdout is for results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from capsearch.ui.output.terminal import remark
 
 if TYPE_CHECKING:
     from capsearch.encoders.training.fit.validation import Epoch
-    from capsearch.encoders.training.runs.text_run import Listener
+    from capsearch.encoders.training.runs.run import Listener
 
 
 @contextmanager
-def told() -> Iterator[Listener]:
-    """A bar for the long steps, a line for each epoch, both on stderr."""
-    from capsearch.encoders.training.runs.text_run import Listener
+def training_progress() -> Iterator[Listener]:
+    """A progress bar for the long steps and a line for each epoch."""
+    from capsearch.encoders.training.runs.run import Listener
     from capsearch.indexer.pipeline import Progress
     from capsearch.ui.output.progress import progress_bar
 

@@ -1,1 +1,1 @@
-"""What a training run does between the data and the model: trainer, validation, calibration."""
+"""Training data, the trainer, validation, calibration and pruning."""

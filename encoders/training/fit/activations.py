@@ -1,4 +1,4 @@
-"""Activations of a frozen lower half, computed once: large, memory-mapped, resumable."""
+"""The activation cache: outputs of the frozen lower blocks, memory-mapped and resumable."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders.atomic import write_text
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import Report, decoded_batches
 from capsearch.encoders.training.nn.backbone import LowerBlocks
@@ -20,7 +21,7 @@ from capsearch.engine.records import Vectors
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """(N, H, W, C) and (N, F) of the photos that have an image, in the order of `data`."""
+    """(N, H, W, C) activations and (N, F) features of the readable images, in order of `data`."""
 
     data: CaptionDataset
     values: NDArray[np.float16]
@@ -28,8 +29,8 @@ class Activations:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The files of one cache: two arrays and which photos they already hold."""
+class _CacheFiles:
+    """The files of one cache: two arrays, and the ids of the images they already hold."""
 
     folder: Path
     key: str
@@ -53,32 +54,32 @@ def load_activations(
     folder: Path,
     report: Report | None = None,
 ) -> Activations:
-    """Fill the cache where it is not full, and map it.
+    """Compute what the cache lacks, and map it.
 
-    A photo's row is its place in `data`; which rows are there is written after every batch,
-    so an interrupted run goes on where it stopped.
+    An image's row is its position in `data`. The finished ids are written after every batch, so
+    an interrupted run continues with the next one. DataProblem when no image can be read.
     """
-    place = _Place(folder, _key(lower, data))
+    files = _CacheFiles(folder, _key(lower, data))
     folder.mkdir(parents=True, exist_ok=True)
-    done = set(json.loads(place.done.read_text())) if place.done.is_file() else set()
-    rows = {photo.id: row for row, photo in enumerate(data.images)}
-    missing = [photo for photo in data.images if photo.id not in done]
+    done = set(json.loads(files.done.read_text("utf-8"))) if files.done.is_file() else set()
+    rows = {image.id: row for row, image in enumerate(data.images)}
+    missing = [image for image in data.images if image.id not in done]
     if missing:
-        _fill(lower, data.only(missing), place, rows, done, report)
-    kept = [photo for photo in data.images if photo.id in done]
-    if not kept:
-        raise DataProblem("none of the photos has a readable image; check the archives")
-    values, features = np.load(place.values, mmap_mode="r"), np.load(place.features)
-    if len(kept) < len(data):
-        at = [rows[photo.id] for photo in kept]
-        return Activations(data.only(kept), values[at], features[at])
+        _fill(lower, data.only(missing), files, rows, done, report)
+    readable = [image for image in data.images if image.id in done]
+    if not readable:
+        raise DataProblem("none of the images can be read; check the archives")
+    values, features = np.load(files.values, mmap_mode="r"), np.load(files.features)
+    if len(readable) < len(data):
+        at = [rows[image.id] for image in readable]
+        return Activations(data.only(readable), values[at], features[at])
     return Activations(data, values, features)
 
 
 def _fill(
     lower: LowerBlocks,
     missing: CaptionDataset,
-    place: _Place,
+    files: _CacheFiles,
     rows: dict[str, int],
     done: set[str],
     report: Report | None,
@@ -87,21 +88,15 @@ def _fill(
     for ids, pixels in decoded_batches(missing, lower.preprocess):
         values, features = lower.activations(pixels)
         arrays = arrays or [
-            _mapped(place.values, values, len(rows)),
-            _mapped(place.features, features, len(rows)),
+            _mapped(files.values, values, len(rows)),
+            _mapped(files.features, features, len(rows)),
         ]
-        at = [rows[photo] for photo in ids]
+        at = [rows[image_id] for image_id in ids]
         arrays[0][at], arrays[1][at] = values, features
         done.update(ids)
-        _write_whole(place.done, json.dumps(sorted(done)))
+        write_text(files.done, json.dumps(sorted(done)))
         if report:
             report(len(done), len(rows))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(text)
-    unfinished.replace(path)
 
 
 def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.generic]:
@@ -111,5 +106,5 @@ def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.gen
 
 
 def _key(lower: LowerBlocks, data: CaptionDataset) -> str:
-    parts: Sequence[str] = [lower.name, *(photo.id for photo in data.images)]
+    parts: Sequence[str] = [lower.name, *(image.id for image in data.images)]
     return f"{lower.name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"

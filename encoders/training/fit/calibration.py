@@ -33,7 +33,7 @@ class Calibration:
     clm_weights: Mapping[str, float]
     cl_floors: Mapping[str, float]
     hubness: Mapping[str, HubnessPenalty]  # of "image" and "caption"
-    served_mrr: Mapping[str, float]  # with hubness penalties, which training does not have
+    served_mrr: Mapping[str, float]  # with hubness penalties, which validation_mrr lacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Captions as a network wants them: vocabularies, word vectors, numbers, sentence vectors."""
+"""Captions as inputs of the text encoders: vocabularies, word vectors, token ids."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
 
-MIN_COUNT = 5  # COCO-CN: words seen at least five times
-# Never trained on: translations made for testing would leak what the test measures.
+MIN_COUNT = 5  # COCO-CN: words that occur at least five times
+# Never trained on: these are translations of test captions.
 LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A language's words by number, and the tokenizer that finds them."""
+    """A language's words, whose positions are the token ids, and the tokenizer."""
 
     language: str
     words: tuple[str, ...] = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
 
-    def numbers(self, tokens: Sequence[str]) -> torch.Tensor:
-        """Numbers of the known words, in order, cut as at search time."""
-        known = [self._number[word] for word in tokens if word in self._number]
+    def token_ids(self, tokens: Sequence[str]) -> torch.Tensor:
+        """Ids of the known tokens, in order, truncated as at search time."""
+        known = [self._ids[token] for token in tokens if token in self._ids]
         return torch.tensor(known[:MAX_TOKENS], dtype=torch.long)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_number", {word: at for at, word in enumerate(self.words)})
+        object.__setattr__(self, "_ids", {word: at for at, word in enumerate(self.words)})
 
-    _number: Mapping[str, int] = field(init=False, repr=False, default_factory=dict)
+    _ids: Mapping[str, int] = field(init=False, repr=False, default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class LanguageCaptions:
     """All captions of one language: `image_rows[i]` is the row of caption i's image."""
 
     image_rows: NDArray[np.int64]  # (C,)
-    words: Sequence[torch.Tensor] = field(repr=False)  # C tensors
-    sentence: Vectors = field(repr=False)  # (C, S) float16 to halve the memory
+    token_ids: Sequence[torch.Tensor] = field(repr=False)  # C tensors
+    sentence: Vectors = field(repr=False)  # (C, S) float16
 
     def some(self, count: int, random: np.random.Generator) -> LanguageCaptions:
         """At most `count` of them, drawn at random."""
         rows = random.permutation(len(self.image_rows))[:count]
         return LanguageCaptions(
-            self.image_rows[rows], [self.words[row] for row in rows], self.sentence[rows]
+            self.image_rows[rows], [self.token_ids[row] for row in rows], self.sentence[rows]
         )
 
     def by_image(self, count: int) -> list[NDArray[np.int64]]:
-        """For each of `count` photos the rows of its captions."""
+        """For each of `count` images the rows of its captions."""
         order = np.argsort(self.image_rows, kind="stable")
         bounds = np.searchsorted(self.image_rows[order], np.arange(count + 1))
         return [order[bounds[at] : bounds[at + 1]] for at in range(count)]
@@ -73,17 +73,17 @@ class Corpus:
     """Vocabularies and encoded captions of both splits."""
 
     vocabularies: Mapping[str, Vocabulary]
-    vectors: Mapping[str, torch.Tensor]  # word2vec's, by language
+    vectors: Mapping[str, torch.Tensor]  # word2vec vectors by language
     train: Mapping[str, LanguageCaptions]
     validation: Mapping[str, LanguageCaptions]
 
 
 def texts_of(data: CaptionDataset, language: str) -> tuple[list[str], NDArray[np.int64]]:
-    """A language's captions and the rows of their photos."""
+    """A language's captions and the rows of their images."""
     pairs = [
         (simplify(caption.text) if language == "zh" else caption.text, row)
-        for row, photo in enumerate(data.images)
-        for caption in photo.captions.get(language, ())
+        for row, image in enumerate(data.images)
+        for caption in image.captions.get(language, ())
         if caption.source not in LEFT_OUT_SOURCES
     ]
     return [text for text, _ in pairs], np.array([row for _, row in pairs], np.int64)
@@ -92,13 +92,13 @@ def texts_of(data: CaptionDataset, language: str) -> tuple[list[str], NDArray[np
 def build_vocabulary(
     language: str, texts: Sequence[str], min_count: int = MIN_COUNT
 ) -> tuple[Vocabulary, list[tuple[str, ...]]]:
-    """The words seen `min_count` times, with a pinned tokenizer, and the texts as tokens."""
-    reader = tokenizer(language)
-    tokens = [reader.tokens(text) for text in texts]
-    if isinstance(reader, ChineseTokenizer):
-        # Reading again with the pinned dictionary: training sees what search will see.
-        reader = reader.pinned({word for sentence in tokens for word in sentence})
-        tokens = [reader.tokens(text) for text in texts]
+    """The words that occur `min_count` times, a pinned tokenizer, and the texts as tokens."""
+    splitter = tokenizer(language)
+    tokens = [splitter.tokens(text) for text in texts]
+    if isinstance(splitter, ChineseTokenizer):
+        # Again with the pinned dictionary, so that training and search tokenize alike.
+        splitter = splitter.pinned({word for sentence in tokens for word in sentence})
+        tokens = [splitter.tokens(text) for text in texts]
     counts = Counter(word for sentence in tokens for word in sentence)
     words = tuple(sorted(word for word, count in counts.items() if count >= min_count))
     if not words:
@@ -106,7 +106,7 @@ def build_vocabulary(
             f"no {language} word occurs {min_count} times in the captions; add captions or "
             "lower --min-count"
         )
-    return Vocabulary(language, words, reader), tokens
+    return Vocabulary(language, words, splitter), tokens
 
 
 def word_vectors(
@@ -127,7 +127,7 @@ def word_vectors(
         workers=1,  # more than one makes the result depend on the scheduler
     )
     rows: Vectors = np.stack([model.wv[word] for word in vocabulary.words])
-    # One scale for every corpus size: the GRU starts where it trains well.
+    # The same scale for every corpus size, one at which the GRU trains well.
     rows *= 0.1 / max(float(rows.std()), 1e-6)
     return rows
 
@@ -139,11 +139,11 @@ def encode_captions(
     sentences: EncodesSentences,
     tokens: Sequence[Sequence[str]] | None = None,
 ) -> LanguageCaptions:
-    """Numbers and sentence vectors of a language's captions."""
+    """Token ids and sentence vectors of a language's captions."""
     tokens = tokens or [vocabulary.tokenizer.tokens(text) for text in texts]
     return LanguageCaptions(
         image_rows=image_rows,
-        words=[vocabulary.numbers(sentence) for sentence in tokens],
+        token_ids=[vocabulary.token_ids(sentence) for sentence in tokens],
         sentence=sentences.encode(texts).astype(np.float16, copy=False),
     )
 
@@ -158,18 +158,18 @@ def build_corpus(
     min_count: int,
     seed: int,
 ) -> Corpus:
-    """Vocabularies from the training captions; both splits' captions in numbers and vectors."""
+    """Vocabularies from the training captions, and the encoded captions of both splits."""
     vocabularies, vectors, encoded = {}, {}, {}
     for language in languages:
-        texts, photos = texts_of(train, language)
+        texts, image_rows = texts_of(train, language)
         if not texts:
             raise TrainingProblem(
-                f"no {language} captions in split '{', '.join(train.splits)}'; name the "
-                "languages there are with --lang"
+                f"no {language} captions in split '{', '.join(train.splits)}'; list the "
+                "languages of the captions with --lang"
             )
         vocabulary, tokens = build_vocabulary(language, texts, min_count)
         vocabularies[language] = vocabulary
-        encoded[language] = encode_captions(vocabulary, texts, photos, sentences, tokens)
+        encoded[language] = encode_captions(vocabulary, texts, image_rows, sentences, tokens)
         rows = cached_word_vectors(
             cache,
             vocabulary.words,
@@ -177,14 +177,13 @@ def build_corpus(
             partial(word_vectors, vocabulary, tokens, word_width, seed),
         )
         vectors[language] = torch.from_numpy(rows)
-    held_out = captions_of(validation, vocabularies, sentences)
-    return Corpus(vocabularies, vectors, encoded, held_out)
+    return Corpus(vocabularies, vectors, encoded, captions_of(validation, vocabularies, sentences))
 
 
 def captions_of(
     data: CaptionDataset, vocabularies: Mapping[str, Vocabulary], sentences: EncodesSentences
 ) -> dict[str, LanguageCaptions]:
-    """Another split's captions, read with the vocabularies there are."""
+    """A split's captions, encoded with existing vocabularies."""
     return {
         language: encode_captions(vocabulary, *texts_of(data, language), sentences)
         for language, vocabulary in vocabularies.items()

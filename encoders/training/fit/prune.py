@@ -1,7 +1,8 @@
-"""A narrower hidden layer for text encoders that learn on: fewer bytes to read for a query.
+"""Structured pruning of the text encoders' hidden layer: fewer bytes to read for a query.
 
-A sentence is encoded as fast as the weights can be read. Of the hidden units those stay that
-between them say most of what all say, and the output is fitted anew to what it was.
+Encoding a sentence is limited by memory bandwidth. A pivoted Cholesky factorisation selects the
+hidden units that explain most of the output, and ridge regression refits the output layer to
+reproduce the original vectors.
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from capsearch.encoders.training.nn.dual_encoder import encode_with
 from capsearch.encoders.training.nn.w2vv import LanguageBranch, TextNetwork
 from capsearch.engine.errors import TrainingProblem
 
-CAPTIONS_EACH = 10_000  # of a language: enough to fit some thousand columns to
-_RIDGE = 1e-4  # of each unit's own energy
+CAPTIONS_PER_LANGUAGE = 10_000  # enough to fit some thousand columns
+_RIDGE = 1e-4  # relative to each unit's own energy
 
 
-def pruned(
+def prune(
     text: TextNetwork, captions: Mapping[str, LanguageCaptions], hidden: int, seed: int
 ) -> TextNetwork:
-    """The same encoders with `hidden` units; its vectors stay within a few degrees."""
+    """The text encoders with `hidden` units; their vectors change by a few degrees at most."""
     if hidden > text.config.hidden:
         raise TrainingProblem(f"the model has {text.config.hidden} hidden units, not {hidden}")
     if hidden == text.config.hidden:
         return text
-    units, said = _observed(text, captions, seed)
-    kept = _telling(units, text.out.weight.detach(), hidden)
-    weight, bias = _fitted(units[:, kept], said)
+    units, vectors = _hidden_units(text, captions, seed)
+    selected = _pivoted_cholesky(units, text.out.weight.detach(), hidden)
+    weight, bias = _ridge_regression(units[:, selected], vectors)
     sizes = {name: _branch(text, name).words.num_embeddings - 1 for name in text.branches}
     config = replace(text.config, hidden=hidden)
-    narrow = TextNetwork(sizes, text.out.out_features, config)
+    smaller = TextNetwork(sizes, text.out.out_features, config)
     mixing = [f"branches.{name}.mix.{part}" for name in sizes for part in ("weight", "bias")]
-    cut = {"sentence.weight", *mixing}
-    state = {name: one[kept] if name in cut else one for name, one in text.state_dict().items()}
-    narrow.load_state_dict({**state, "out.weight": weight, "out.bias": bias})
-    return narrow.eval()
+    by_unit = {"sentence.weight", *mixing}  # parameters with one row per hidden unit
+    state = {
+        name: value[selected] if name in by_unit else value
+        for name, value in text.state_dict().items()
+    }
+    smaller.load_state_dict({**state, "out.weight": weight, "out.bias": bias})
+    return smaller.eval()
 
 
 def _branch(text: TextNetwork, language: str) -> LanguageBranch:
@@ -49,46 +53,47 @@ def _branch(text: TextNetwork, language: str) -> LanguageBranch:
     return branch
 
 
-def _observed(
+def _hidden_units(
     text: TextNetwork, captions: Mapping[str, LanguageCaptions], seed: int
 ) -> tuple[Tensor, Tensor]:
-    """(N, H) hidden units on some captions, and (N, D) what the encoders make of them."""
+    """(N, H) hidden units of some captions, and their (N, D) vectors."""
     random = np.random.default_rng(seed)
     units: list[Tensor] = []
-    seen = text.out.register_forward_pre_hook(lambda _, given: units.append(given[0]))
-    said = [
-        encode_with(text, told.some(CAPTIONS_EACH, random), language)
-        for language, told in captions.items()
-        if len(told.image_rows)
+    hook = text.out.register_forward_pre_hook(lambda _, inputs: units.append(inputs[0]))
+    vectors = [
+        encode_with(text, one.some(CAPTIONS_PER_LANGUAGE, random), language)
+        for language, one in captions.items()
+        if len(one.image_rows)
     ]
-    seen.remove()
-    return torch.cat(units), torch.from_numpy(np.concatenate(said))
+    hook.remove()
+    return torch.cat(units), torch.from_numpy(np.concatenate(vectors))
 
 
-def _telling(units: Tensor, out: Tensor, count: int) -> Tensor:
-    """(count,) units, ascending, that span most of what all contribute to the output.
+def _pivoted_cholesky(units: Tensor, out: Tensor, count: int) -> Tensor:
+    """(count,) units, ascending, that span most of what all units contribute to the output.
 
-    A pivoted Cholesky factorisation of the contributions' products: each pick is the unit
-    whose contribution the ones before it explain least.
+    The factorised matrix holds the inner products of the contributions; each pivot is the unit
+    with the largest residual, the one that the earlier pivots explain least.
     """
     products = ((units.T @ units / len(units)) * (out.T @ out)).double()  # (H, H)
-    left = products.diagonal().clone()
+    residual = products.diagonal().clone()
     factors = products.new_zeros(len(products), count)
-    picked: list[int] = []
+    pivots: list[int] = []
     for at in range(count):
-        best = int(left.argmax())
-        picked.append(best)
-        explained = factors[:, :at] @ factors[best, :at]
-        factors[:, at] = (products[:, best] - explained) / left[best].clamp_min(1e-12).sqrt()
-        left -= factors[:, at] ** 2
-        left[picked] = -1.0
-    return torch.tensor(sorted(picked))
+        pivot = int(residual.argmax())
+        pivots.append(pivot)
+        explained = factors[:, :at] @ factors[pivot, :at]
+        scale = residual[pivot].clamp_min(1e-12).sqrt()
+        factors[:, at] = (products[:, pivot] - explained) / scale
+        residual -= factors[:, at] ** 2
+        residual[pivots] = -1.0
+    return torch.tensor(sorted(pivots))
 
 
-def _fitted(units: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight (D, H) and bias (D,) that make `said` of `units`, by ridge regression."""
-    given = torch.cat([units, torch.ones(len(units), 1)], dim=1)
-    energy = (given**2).sum(dim=0) + 1e-6
-    normal = given.T @ given + _RIDGE * torch.diag(energy)
-    solution = torch.linalg.solve(normal, given.T @ said)
+def _ridge_regression(units: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight (D, H) and bias (D,) that map `units` (N, H) to `vectors` (N, D)."""
+    inputs = torch.cat([units, torch.ones(len(units), 1)], dim=1)
+    energy = (inputs**2).sum(dim=0) + 1e-6
+    normal = inputs.T @ inputs + _RIDGE * torch.diag(energy)
+    solution = torch.linalg.solve(normal, inputs.T @ vectors)
     return solution[:-1].T.contiguous(), solution[-1]

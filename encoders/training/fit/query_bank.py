@@ -1,4 +1,4 @@
-"""The bank of a new model: its training captions as some thousand centres."""
+"""The query bank of a new model: its training captions as some thousand cluster centres."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from capsearch.encoders.training.fit.corpus import LanguageCaptions
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, encode
 from capsearch.engine.records import Vectors
 
-CAPTIONS_EACH = 8000  # of a language: none shall outweigh the others
-CENTRES = 2048  # as good on validation as 12,000 captions themselves
-ROUNDS = 10
+CAPTIONS_PER_LANGUAGE = 8000  # at most, so that no language dominates the bank
+CENTRES = 2048  # on validation as good as 12,000 captions; docs/ablations.md
+KMEANS_ITERATIONS = 10
 
 
 def build_query_bank(
-    pair: DualEncoder, captions: Mapping[str, LanguageCaptions], seed: int
+    model: DualEncoder, captions: Mapping[str, LanguageCaptions], seed: int
 ) -> QueryBank:
-    """Some captions of every language, drawn at random and clustered where images lie."""
+    """A random sample of every language's captions, clustered in the shared space."""
     random = np.random.default_rng(seed)
-    told = {name: one for name, one in captions.items() if len(one.image_rows)}
-    drawn = {name: one.some(CAPTIONS_EACH, random) for name, one in told.items()}
-    visual = np.concatenate([encode(pair, one, name) for name, one in drawn.items()])
-    sentence = np.concatenate([one.sentence.astype(np.float32) for one in drawn.values()])
-    centre_of = _clustered(visual, seed)
-    counts = np.bincount(centre_of)
-    there = counts > 0
+    sample = {
+        language: one.some(CAPTIONS_PER_LANGUAGE, random)
+        for language, one in captions.items()
+        if len(one.image_rows)
+    }
+    visual = np.concatenate([encode(model, one, language) for language, one in sample.items()])
+    sentence = np.concatenate([one.sentence.astype(np.float32) for one in sample.values()])
+    cluster = _clusters(visual, seed)
+    counts = np.bincount(cluster)
+    used = counts > 0
 
     def means(rows: Vectors) -> Vectors:
         sums = np.zeros((len(counts), rows.shape[1]), np.float32)
-        np.add.at(sums, centre_of, rows)
-        return np.asarray(sums[there] / counts[there, None], np.float32)
+        np.add.at(sums, cluster, rows)
+        return np.asarray(sums[used] / counts[used, None], np.float32)
 
-    shares = (counts[there] / counts.sum()).astype(np.float32)
-    return QueryBank(means(visual), means(sentence), np.log(shares))
+    fractions = (counts[used] / counts.sum()).astype(np.float32)
+    return QueryBank(means(visual), means(sentence), np.log(fractions))
 
 
-def _clustered(vectors: Vectors, seed: int) -> NDArray[np.int64]:
-    """(N,) the cluster of each; few vectors are clusters of their own."""
+def _clusters(vectors: Vectors, seed: int) -> NDArray[np.int64]:
+    """(N,) the cluster of each vector; up to CENTRES vectors, each is its own cluster."""
     if len(vectors) <= CENTRES:
         return np.arange(len(vectors))
     import faiss
@@ -48,10 +51,10 @@ def _clustered(vectors: Vectors, seed: int) -> NDArray[np.int64]:
     clusters = faiss.Kmeans(
         vectors.shape[1],
         CENTRES,
-        niter=ROUNDS,
+        niter=KMEANS_ITERATIONS,
         seed=seed,
         min_points_per_centroid=1,
-        max_points_per_centroid=len(vectors),  # FAISS would draw a sample of its own
+        max_points_per_centroid=len(vectors),  # FAISS would subsample otherwise
     )
     clusters.train(vectors)
     return np.asarray(clusters.index.search(vectors, 1)[1][:, 0], np.int64)

@@ -1,15 +1,15 @@
-"""Training sentences and images together, one trainer for both sides.
+"""The trainer of text encoders, image projection and, if it is to be fine-tuned, the backbone.
 
-What the eyes get is either cached features (`capsearch train text`: the eyes are the identity)
-or the cached activations of a backbone's frozen lower half (`capsearch train backbone`: the
-eyes are its upper half, and learn).
+Its inputs are either cached features (`capsearch train text`: the backbone is the identity) or
+cached activations of the frozen lower blocks (`capsearch train backbone`: the backbone is the
+upper blocks, which are fine-tuned).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.datasets.features import Report
+from capsearch.encoders.training.fit.checkpoint import (
+    Checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from capsearch.encoders.training.fit.validation import Epoch, evaluate
 from capsearch.encoders.training.nn.dual_encoder import (
     DualEncoder,
@@ -32,16 +37,17 @@ from capsearch.encoders.training.nn.losses import LOSSES
 from capsearch.encoders.training.nn.w2vv import TextNetwork, TokenBatch
 from capsearch.engine.errors import TrainingProblem
 
-LABEL_SCALE = 0.02  # a sum over some hundred labels, brought near the caption loss
+LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
+WARM_UP_STEPS = 50
 
-_Side = tuple[NDArray[np.int64], Tensor]  # rows of the batch, rising, and a vector for each
+_Side = tuple[NDArray[np.int64], Tensor]  # ascending rows of the batch, and a vector for each
 
 
 @dataclass
 class Trainer:
-    """Trains a DualEncoder; `fit` yields an Epoch each time, and can be stopped and resumed."""
+    """Trains a DualEncoder; `fit` yields every Epoch, and can be interrupted and resumed."""
 
-    pair: DualEncoder
+    model: DualEncoder
     train: TrainingSet
     validation: TrainingSet
     options: TrainingOptions
@@ -55,39 +61,40 @@ class Trainer:
             language: captions.by_image(len(self.train))
             for language, captions in self.train.captions.items()
         }
-        self.averaged = _averaged(self.pair, self.options.average * self._steps_each)
+        self.averaged = _averaged(self.model, self.options.ema_epochs * self._steps_per_epoch)
         self._optimizer = torch.optim.AdamW(
-            list(_groups(self.pair, self.options)), weight_decay=self.options.weight_decay
+            list(_parameter_groups(self.model, self.options)),
+            weight_decay=self.options.weight_decay,
         )
 
     def fit(self, report: Callable[[str], Report] | None = None) -> Iterator[Epoch]:
-        """Epochs until the last, or until validation has not improved for a while.
+        """Epochs until the last, or until validation has not improved for `patience` epochs.
 
-        `report` gives a counter of steps for each epoch by its name. Every epoch draws from its
-        own seed, so that a resumed run ends as an uninterrupted one.
-        TrainingProblem when the loss is no number any more.
+        `report(name of the epoch)` returns a counter of its steps. Every epoch has its own
+        random seed, so that a resumed run gives the same result as an uninterrupted one.
+        Afterwards `averaged` holds the best weights. TrainingProblem when the loss diverges.
         """
         while self.epoch < self.options.epochs and self._improving():
             rng = np.random.default_rng([self.options.seed, self.epoch])
-            torch.manual_seed(int(rng.integers(2**62)))  # dropout, crops, drawn pairs
+            torch.manual_seed(int(rng.integers(2**62)))  # dropout, crops, negatives
             loss = self._epoch(rng, report(f"epoch {self.epoch + 1}") if report else None)
             self.epoch += 1
-            yield self._judged(loss)
-        self.averaged.module.load_state_dict(self.kept)
+            yield self._evaluated(loss)
+        self.averaged.module.load_state_dict(self.best_weights)
 
     @property
-    def _batch(self) -> int:
+    def _batch_size(self) -> int:
         return min(self.options.batch_size, len(self.train))
 
     @property
-    def _steps_each(self) -> int:
-        return len(self.train) // self._batch
+    def _steps_per_epoch(self) -> int:
+        return len(self.train) // self._batch_size
 
     def _improving(self) -> bool:
         return self.best is None or self.epoch - self.best.number < self.options.patience
 
-    def _judged(self, loss: float) -> Epoch:
-        """The epoch just trained, kept if it validates best, and saved either way."""
+    def _evaluated(self, loss: float) -> Epoch:
+        """The scores of the epoch just trained; remembers the best weights, saves a checkpoint."""
         if not math.isfinite(loss):
             raise TrainingProblem(f"the loss is {loss} in epoch {self.epoch}; try a lower --lr")
         epoch = Epoch(self.epoch, loss, self.validate(), best=True)
@@ -95,7 +102,7 @@ class Trainer:
             epoch = replace(epoch, best=False)
         else:
             self.best = epoch
-            self.kept = {k: v.clone() for k, v in self.averaged.module.state_dict().items()}
+            self.best_weights = {k: v.clone() for k, v in self.averaged.module.state_dict().items()}
         self.save()
         return epoch
 
@@ -104,138 +111,156 @@ class Trainer:
         return evaluate(cast(DualEncoder, self.averaged.module), self.validation)
 
     def _epoch(self, rng: np.random.Generator, report: Report | None) -> float:
-        self.pair.train()
+        self.model.train()
         losses = []
-        order = rng.permutation(len(self.train))
-        for at in range(self._steps_each):
-            self._set_rate(self.step / (self.options.epochs * self._steps_each))
-            losses.append(self._step(order[at * self._batch : (at + 1) * self._batch], rng))
+        order, size = rng.permutation(len(self.train)), self._batch_size
+        for at in range(self._steps_per_epoch):
+            self._set_lr(self.step / (self.options.epochs * self._steps_per_epoch))
+            losses.append(self._step(order[at * size : (at + 1) * size], rng))
             self.step += 1
             if report:
-                report(at + 1, self._steps_each)
+                report(at + 1, self._steps_per_epoch)
         return float(np.mean(losses))
 
-    def _set_rate(self, progress: float) -> None:
-        warm = min(1.0, (self.step + 1) / 50)
-        decayed = 0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))
+    def _set_lr(self, progress: float) -> None:
+        """Linear warm-up, then cosine decay to a hundredth of each group's peak."""
+        warm_up = min(1.0, (self.step + 1) / WARM_UP_STEPS)
+        decay = 0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))
         for group in self._optimizer.param_groups:
-            group["lr"] = group["peak"] * warm * (0.01 + 0.99 * decayed)
+            group["lr"] = group["peak"] * warm_up * (0.01 + 0.99 * decay)
 
-    def _step(self, photos: NDArray[np.int64], rng: np.random.Generator) -> float:
-        features = self.pair.backbone(self._inputs(photos, rng))
-        loss = self._caption_loss(self.pair.image(features), photos, rng)
-        if self.pair.labels is not None and self.train.labels is not None:
-            guessed = self.pair.labels(features)
-            loss = loss + self.options.label_loss_weight * _label_loss(
-                guessed, self.train.labels, photos
-            )
+    def _step(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> float:
+        features = self.model.backbone(self._inputs(image_rows, rng))
+        loss = self._caption_loss(self.model.image(features), image_rows, rng)
+        if self.model.labels is not None and self.train.labels is not None:
+            logits = self.model.labels(features)
+            label_loss = _label_loss(logits, self.train.labels, image_rows)
+            loss = loss + self.options.label_loss_weight * label_loss
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.pair.parameters(), 10.0)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
         self._optimizer.step()
-        self.averaged.update_parameters(self.pair)
+        self.averaged.update_parameters(self.model)
         return float(loss.detach())
 
-    def _inputs(self, photos: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-        """The batch's photos, each in a view drawn at random."""
-        view = rng.integers(len(self.train.inputs), size=len(photos))
-        rows = np.stack(
-            [self.train.inputs[v, photo] for v, photo in zip(view, photos, strict=True)]
+    def _inputs(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
+        """The batch's images, each in a random view."""
+        views = rng.integers(len(self.train.inputs), size=len(image_rows))
+        inputs = np.stack(
+            [self.train.inputs[view, row] for view, row in zip(views, image_rows, strict=True)]
         )
-        return torch.from_numpy(rows.astype(np.float32))
+        return torch.from_numpy(inputs.astype(np.float32))
 
     def _caption_loss(
-        self, images: Tensor, photos: NDArray[np.int64], rng: np.random.Generator
+        self, images: Tensor, image_rows: NDArray[np.int64], rng: np.random.Generator
     ) -> Tensor:
-        """Sentences against images, and against each other where a photo has several."""
+        """Captions against images, and against each other where an image has several."""
         drawn = [
             (rows, self._texts(batch_of(self.train.captions[language], captions), language))
             for language in self.train.captions
-            for rows, captions in self._draws(language, photos, rng)
+            for rows, captions in self._draws(language, image_rows, rng)
             if len(rows) > 1
         ]
         if not drawn:
             raise TrainingProblem("a batch without captions: the training split has too few")
         everything = np.arange(len(images))
-        loss = self._mean_loss([(one, (everything, images)) for one in drawn], self.pair.scale)
+        loss = self._mean_loss([(one, (everything, images)) for one in drawn], self.model.scale)
         if not self.options.caption_loss_weight:
             return loss
         pairs = [pair for pair in combinations(drawn, 2) if len(_common(*pair)) > 1]
-        between = self._mean_loss(pairs, self.pair.caption_scale) if pairs else 0.0
+        between = self._mean_loss(pairs, self.model.caption_scale) if pairs else 0.0
         return loss + self.options.caption_loss_weight * between
 
     def _mean_loss(self, pairs: Sequence[tuple[_Side, _Side]], log_scale: Tensor) -> Tensor:
-        """The loss of one side's sentences against another side, a mean over the sentences."""
+        """The loss of one side's captions against the other side, a mean over the captions."""
         scale = log_scale.exp().clamp(max=100.0)
         parts, counts = [], []
-        for (rows, texts), (answers, vectors) in pairs:
-            common = np.flatnonzero(np.isin(rows, answers))
-            places = torch.from_numpy(np.searchsorted(answers, rows[common]))
-            parts.append(LOSSES[self.options.loss](texts[common], vectors, places, scale))
+        for (rows, texts), (other_rows, vectors) in pairs:
+            common = np.flatnonzero(np.isin(rows, other_rows))
+            targets = torch.from_numpy(np.searchsorted(other_rows, rows[common]))
+            parts.append(LOSSES[self.options.loss](texts[common], vectors, targets, scale))
             counts.append(len(common))
         total = sum((part * count for part, count in zip(parts, counts, strict=True)), 0.0)
         return cast(Tensor, total) / sum(counts)
 
     def _texts(self, sentences: TokenBatch, language: str) -> Tensor:
-        """Unit rows; in the feature space as they are, for eq. 2 and MSE measure distances."""
+        """Unit rows; not normalised in the feature space, where eq. 2 and MSE measure distances."""
         if self.options.space == "feature":
-            assert isinstance(self.pair.text, TextNetwork)
-            return self.pair.text.raw(sentences, language)
-        return self.pair.text(sentences, language)  # type: ignore[no-any-return]
+            assert isinstance(self.model.text, TextNetwork)
+            return self.model.text.raw(sentences, language)
+        return self.model.text(sentences, language)  # type: ignore[no-any-return]
 
     def _draws(
-        self, language: str, photos: NDArray[np.int64], rng: np.random.Generator
+        self, language: str, image_rows: NDArray[np.int64], rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(rows in the batch, captions) `captions_per_image` times, no caption of a photo twice."""
-        mixed = [rng.permutation(self._rows[language][photo]) for photo in photos]
+        """(rows in the batch, captions) `captions_per_image` times, without repeating a caption."""
+        mixed = [rng.permutation(self._rows[language][row]) for row in image_rows]
         for draw in range(self.options.captions_per_image):
             having = [at for at, captions in enumerate(mixed) if len(captions) > draw]
             yield np.array(having, np.int64), np.array([mixed[at][draw] for at in having], np.int64)
 
     def save(self) -> None:
-        """Everything needed to go on, whole or not at all."""
+        """Write a checkpoint that `resume` can continue from."""
         if self.checkpoint is None:
             return
-        state = {
-            "pair": self.pair.state_dict(),
-            "averaged": self.averaged.state_dict(),
-            "kept": self.kept,
-            "optimizer": self._optimizer.state_dict(),
-            "counters": (self.epoch, self.step),
-            "best": asdict(self.best) if self.best else None,
-        }
-        temporary = self.checkpoint.with_suffix(".tmp")
-        torch.save(state, temporary)
-        temporary.replace(self.checkpoint)
+        optimizer = self._optimizer.state_dict()
+        write_checkpoint(
+            self.checkpoint,
+            Checkpoint(
+                model=self.model.state_dict(),
+                averaged=self.averaged.state_dict(),
+                best_weights=self.best_weights,
+                optimizer_tensors={
+                    f"{number}.{name}": value
+                    for number, state in optimizer["state"].items()
+                    for name, value in state.items()
+                },
+                optimizer_groups=optimizer["param_groups"],
+                epoch=self.epoch,
+                step=self.step,
+                best=self.best,
+            ),
+        )
 
     def resume(self) -> None:
-        """Go on where a checkpoint stopped; TrainingProblem if it is another model's."""
+        """Continue from the checkpoint, if there is one; TrainingProblem if it does not fit."""
         if self.checkpoint is None or not self.checkpoint.is_file():
             return
-        state = torch.load(self.checkpoint, weights_only=True)
+        stored = read_checkpoint(self.checkpoint)
         try:
-            self.pair.load_state_dict(state["pair"])
+            self.model.load_state_dict(stored.model)
         except RuntimeError as problem:
             raise TrainingProblem(
                 f"{self.checkpoint} belongs to another data set or configuration; "
                 "remove it or choose another --output"
             ) from problem
-        self.averaged.load_state_dict(state["averaged"])
-        self.kept = state["kept"]
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.step = state["counters"]
-        self.best = Epoch(**state["best"]) if state["best"] else None
+        self.averaged.load_state_dict(stored.averaged)
+        self.best_weights = dict(stored.best_weights)
+        self._load_optimizer(stored)
+        self.epoch, self.step, self.best = stored.epoch, stored.step, stored.best
+
+    def _load_optimizer(self, stored: Checkpoint) -> None:
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in stored.optimizer_tensors.items():
+            number, name = key.split(".", 1)
+            parameter = parameters[int(number)]
+            if value.shape == parameter.shape:
+                # In the parameter's memory format, for results equal to the last bit.
+                value = torch.empty_like(parameter, requires_grad=False).copy_(value)
+            state.setdefault(int(number), {})[name] = value
+        self._optimizer.load_state_dict({"state": state, "param_groups": stored.optimizer_groups})
 
 
-def _groups(pair: DualEncoder, options: TrainingOptions) -> Iterator[dict[str, Any]]:
-    """Parameter groups: the eyes' parts from two thirds of their rate upwards, and the rest."""
-    eyes = [child for child in pair.backbone.children() if any(True for _ in child.parameters())]
-    for at, child in enumerate(eyes):
-        rate = options.backbone_lr * (2 + at / max(len(eyes) - 1, 1)) / 3
-        yield {"params": list(child.parameters()), "lr": rate, "peak": rate}
-    scales = [pair.scale, pair.caption_scale]
-    seen = {id(p) for p in (*pair.backbone.parameters(), *scales)}
-    rest = [p for p in pair.parameters() if id(p) not in seen]
+def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[dict[str, Any]]:
+    """The backbone's blocks, with an lr that rises from two thirds of its own; and the rest."""
+    blocks = [child for child in model.backbone.children() if any(True for _ in child.parameters())]
+    for at, block in enumerate(blocks):
+        lr = options.backbone_lr * (2 + at / max(len(blocks) - 1, 1)) / 3
+        yield {"params": list(block.parameters()), "lr": lr, "peak": lr}
+    scales = [model.scale, model.caption_scale]
+    grouped = {id(p) for p in (*model.backbone.parameters(), *scales)}
+    rest = [p for p in model.parameters() if id(p) not in grouped]
     common = {"lr": options.lr, "peak": options.lr}
     yield {"params": rest, **common}
     yield {"params": scales, "weight_decay": 0.0, **common}
@@ -245,20 +270,23 @@ def _common(one: _Side, other: _Side) -> NDArray[np.int64]:
     return np.intersect1d(one[0], other[0], assume_unique=True)
 
 
-def _label_loss(guessed: Tensor, labels: Labels, photos: NDArray[np.int64]) -> Tensor:
-    """Binary cross entropy, summed over a photo's known labels, averaged over the batch."""
-    values = torch.from_numpy(labels.values[photos].astype(np.float32))
-    known = torch.from_numpy(labels.known[photos].astype(np.float32))
-    each = nn.functional.binary_cross_entropy_with_logits(guessed, values, reduction="none")
-    return (each * known).sum() / len(photos) * LABEL_SCALE
+def _label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) -> Tensor:
+    """Binary cross entropy, summed over an image's known labels, averaged over the batch."""
+    values = torch.from_numpy(labels.values[image_rows].astype(np.float32))
+    known = torch.from_numpy(labels.known[image_rows].astype(np.float32))
+    each = nn.functional.binary_cross_entropy_with_logits(logits, values, reduction="none")
+    return (each * known).sum() / len(image_rows) * LABEL_SCALE
 
 
-def _averaged(pair: DualEncoder, steps: float) -> torch.optim.swa_utils.AveragedModel:
-    """Polyak averaging that starts as a plain mean, so that the first epochs count too."""
+def _averaged(model: DualEncoder, steps: float) -> torch.optim.swa_utils.AveragedModel:
+    """An exponential moving average of the weights over about `steps` steps.
+
+    It starts with a faster decay, so that the random initial weights are soon forgotten.
+    """
     decay = 1.0 - 1.0 / max(steps, 1.0)
 
     def blend(average: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
-        share = min(decay, 1.0 - 1.0 / (float(count) / 4.0 + 2.0))
-        return average.lerp(now, 1.0 - share)
+        current_decay = min(decay, 1.0 - 1.0 / (float(count) / 4.0 + 2.0))
+        return average.lerp(now, 1.0 - current_decay)
 
-    return torch.optim.swa_utils.AveragedModel(pair, avg_fn=blend)
+    return torch.optim.swa_utils.AveragedModel(model, avg_fn=blend)

@@ -1,4 +1,4 @@
-"""How a run stands on validation, and which of its weights to keep."""
+"""Validation scores, and weight interpolation that is chosen by them (WiSE-FT)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.engine.metrics import mean_reciprocal_rank, ranks
 from capsearch.engine.records import Vectors
 
-MIXTURES = (0.75, 0.5)  # of what was learned, the rest from where it started
+INTERPOLATIONS = (0.75, 0.5)  # weight of the fine-tuned parameters; the rest is the initial ones
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Progress: one line of the log."""
+    """The scores of one epoch: one line of the log."""
 
     number: int
     loss: float
@@ -28,40 +28,41 @@ class Epoch:
 
     @property
     def mrr(self) -> float:
-        """Mean over the languages: what picks the checkpoint."""
+        """Mean over the languages; the epoch with the highest one is exported."""
         return sum(self.validation.values()) / max(len(self.validation), 1)
 
 
-def evaluate(pair: DualEncoder, validation: TrainingSet) -> Mapping[str, float]:
+def evaluate(model: DualEncoder, validation: TrainingSet) -> Mapping[str, float]:
     """CM MRR by language."""
-    images = project(pair, validation)
+    images = project(model, validation)
     return {
-        language: cm_mrr(encode(pair, captions, language) @ images.T, captions.image_rows)
+        language: cm_mrr(encode(model, captions, language) @ images.T, captions.image_rows)
         for language, captions in validation.captions.items()
         if len(captions.image_rows)
     }
 
 
-def mix(
-    pair: DualEncoder, before: Mapping[str, Tensor], best: Epoch, validation: TrainingSet
+def interpolate_weights(
+    model: DualEncoder, initial: Mapping[str, Tensor], best: Epoch, validation: TrainingSet
 ) -> Epoch:
-    """Part of the way back to where `pair` came from, if that validates better (WiSE-FT).
+    """Interpolate `model` with its `initial` weights where that validates better.
 
-    What learned on from other weights lies in one valley with them, and between the two it
-    knows the training photos less by heart. `best` is what `pair` scores as it is.
+    WiSE-FT (Wortsman et al. 2022): fine-tuned and initial weights lie in one basin of the loss,
+    and models between them overfit the training images less. `best` is the score of `model` as
+    given; what is returned is the score of the weights that `model` then has.
     """
-    after = {name: value.clone() for name, value in pair.state_dict().items()}
-    kept = after
-    for share in MIXTURES:
-        mixed = {name: torch.lerp(before[name], value, share) for name, value in after.items()}
-        pair.load_state_dict(mixed)
-        tried = replace(best, validation=evaluate(pair, validation))
-        if tried.mrr > best.mrr:
-            best, kept = tried, mixed
-    pair.load_state_dict(kept)
+    tuned = {name: value.clone() for name, value in model.state_dict().items()}
+    chosen = tuned
+    for weight in INTERPOLATIONS:
+        mixed = {name: torch.lerp(initial[name], value, weight) for name, value in tuned.items()}
+        model.load_state_dict(mixed)
+        candidate = replace(best, validation=evaluate(model, validation))
+        if candidate.mrr > best.mrr:
+            best, chosen = candidate, mixed
+    model.load_state_dict(chosen)
     return best
 
 
-def cm_mrr(scores: Vectors, photos: NDArray[np.int64]) -> float:
-    """MRR of captions that ask for `photos`, by their scores (C, N) with all photos."""
-    return float(mean_reciprocal_rank(ranks(scores, photos, np.arange(scores.shape[1]))))
+def cm_mrr(scores: Vectors, image_rows: NDArray[np.int64]) -> float:
+    """MRR of captions as queries, by their scores (C, N); `image_rows` (C,) are the answers."""
+    return float(mean_reciprocal_rank(ranks(scores, image_rows, np.arange(scores.shape[1]))))

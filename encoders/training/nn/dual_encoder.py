@@ -1,4 +1,4 @@
-"""What is trained and on what: a pair of encoders, its options, and photos with captions."""
+"""The model that is trained (a dual encoder), its options, and its training data."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from capsearch.encoders.training.nn.w2vv import (
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import Vectors
 
-EVALUATE_AT_ONCE = 256
+EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """What `capsearch train text` may set; the defaults are those of the built-in model."""
+    """Hyperparameters; the defaults are those of the built-in text encoders."""
 
     config: TextConfig = field(default_factory=TextConfig)
     dimension: int = 512
     loss: str = "infonce"
-    space: Literal["shared", "feature"] = "shared"  # feature: the paper's, nothing is projected
+    space: Literal["shared", "feature"] = "shared"  # feature: as in COCO-CN, without projection
     epochs: int = 10
     batch_size: int = 256
     lr: float = 1e-3
-    captions_per_image: int = 2  # drawn for each photo and language and step
-    caption_loss_weight: float = 0.5  # of the loss between captions of one photo, any languages
+    captions_per_image: int = 2  # drawn at each step for each image and language
+    caption_loss_weight: float = 0.5  # of the loss between captions of one image, any languages
     weight_decay: float = 0.01
-    average: float = 1.0  # epochs over which the weights are averaged, exponentially
-    patience: int = 4  # epochs without a better validation MRR
-    backbone_lr: float = 3e-4  # of the backbone's blocks; a third less for the lowest
+    ema_epochs: float = 1.0  # length of the exponential moving average of the weights
+    patience: int = 4  # epochs without a better validation MRR before training stops
+    backbone_lr: float = 3e-4  # of the backbone's last block; the first one has two thirds of it
     label_loss_weight: float = 0.1  # of the label loss, where there are labels
     seed: int = 7
 
@@ -53,7 +53,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Other things known about photos: (N, L) 0 or 1, and where that is known at all."""
+    """Labels of images beside their captions: (N, L) 0 or 1, and where they are known."""
 
     values: NDArray[np.uint8]
     known: NDArray[np.bool_]  # (N, L)
@@ -61,7 +61,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Photos as the eyes get them, in one or more views (as they are, flipped), and captions."""
+    """Inputs of the backbone in one or more views (original, flipped), and captions."""
 
     inputs: NDArray[Any]  # (V, N, ...) features or activations, possibly memory-mapped
     captions: Mapping[str, LanguageCaptions]
@@ -72,7 +72,10 @@ class TrainingSet:
 
 
 class DualEncoder(nn.Module):
-    """UpperBlocks, the two sides of the shared space, and the learned temperatures."""
+    """A backbone, text encoders and an image projection into one space, learned temperatures.
+
+    `backbone` None: the inputs are features already. `text` replaces the default TextNetwork.
+    """
 
     def __init__(
         self,
@@ -80,13 +83,13 @@ class DualEncoder(nn.Module):
         vectors: Mapping[str, Tensor],
         features: int,
         options: TrainingOptions,
-        eyes: nn.Module | None = None,
+        backbone: nn.Module | None = None,
         labels: int = 0,
         text: nn.Module | None = None,
     ) -> None:
         super().__init__()
         torch.manual_seed(options.seed)  # equal seeds start from equal weights
-        self.backbone = eyes or nn.Identity()
+        self.backbone = backbone or nn.Identity()
         sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
         self.text = text or TextNetwork(sizes, options.dimension, options.config, dict(vectors))
         if options.space == "feature" and options.dimension != features:
@@ -98,41 +101,41 @@ class DualEncoder(nn.Module):
 
 
 def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> TokenBatch:
-    """Some captions as a network input."""
+    """Some captions as an input of the text encoders."""
     sentence = torch.from_numpy(captions.sentence[rows].astype(np.float32))
-    return TokenBatch([captions.words[row] for row in rows], sentence)
+    return TokenBatch([captions.token_ids[row] for row in rows], sentence)
 
 
-def project(pair: DualEncoder, photos: TrainingSet) -> Vectors:
+def project(model: DualEncoder, images: TrainingSet) -> Vectors:
     """(N, D) image vectors of the first view, without dropout."""
-    features = see(pair, photos)
+    features = image_features(model, images)
     with torch.no_grad():
-        return pair.image(torch.from_numpy(features)).numpy()  # type: ignore[no-any-return]
+        return model.image(torch.from_numpy(features)).numpy()  # type: ignore[no-any-return]
 
 
-def see(pair: DualEncoder, photos: TrainingSet) -> Vectors:
-    """(N, F) what the eyes make of the first view."""
-    pair.eval()
+def image_features(model: DualEncoder, images: TrainingSet) -> Vectors:
+    """(N, F) backbone features of the first view, without dropout."""
+    model.eval()
     with torch.no_grad():
         parts = [
-            pair.backbone(torch.from_numpy(np.array(rows, np.float32))).numpy()
-            for rows in _chunks(photos.inputs[0])
+            model.backbone(torch.from_numpy(np.array(rows, np.float32))).numpy()
+            for rows in _chunks(images.inputs[0])
         ]
     return np.concatenate(parts)
 
 
 def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(rows), EVALUATE_AT_ONCE):
-        yield rows[start : start + EVALUATE_AT_ONCE]
+    for start in range(0, len(rows), EVALUATION_BATCH):
+        yield rows[start : start + EVALUATION_BATCH]
 
 
-def encode(pair: DualEncoder, captions: LanguageCaptions, language: str) -> Vectors:
+def encode(model: DualEncoder, captions: LanguageCaptions, language: str) -> Vectors:
     """(C, D) caption vectors without dropout."""
-    return encode_with(pair.text, captions, language)
+    return encode_with(model.text, captions, language)
 
 
 def encode_with(text: nn.Module, captions: LanguageCaptions, language: str) -> Vectors:
-    """(C, D) caption vectors of any text side, without dropout."""
+    """(C, D) caption vectors of any text encoder, without dropout."""
     text.eval()
     with torch.no_grad():
         parts = [

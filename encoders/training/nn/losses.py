@@ -1,8 +1,8 @@
-"""Losses that bring sentences and images together, by name.
+"""Losses between sentences and images, by name.
 
 Each takes the sentences' vectors (T, D), the images' vectors (B, D), the row of each
-sentence's image (T,) and the learned scale, and gives a mean over the sentences. An image
-has at most one sentence in a call, so no pair off the diagonal is a right one.
+sentence's image (T,) and the learned scale, and returns a mean over the sentences. An image
+has at most one sentence in a call, so every other pair in the batch is a negative.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def info_nce(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
-    """Softmax both ways. ImageStore without a sentence here still serve as wrong answers."""
+    """Softmax in both directions. Images without a sentence in the batch are negatives too."""
     logits = scale * texts @ images.T  # (T, B)
     to_images = F.cross_entropy(logits, rows)
     to_texts = F.cross_entropy(logits[:, rows].T, torch.arange(len(rows)))
@@ -25,26 +25,26 @@ def info_nce(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> Tens
 
 
 def hardest_triplet(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
-    """VSE++ / W2VV++: margin .2 against the hardest wrong answer in the batch, both ways."""
+    """VSE++ / W2VV++: margin .2 against the hardest negative in the batch, both ways."""
     scores = texts @ images.T  # (T, B)
-    right = scores.gather(1, rows[:, None])  # (T, 1)
-    wrong = torch.ones_like(scores, dtype=torch.bool).scatter(1, rows[:, None], False)
-    to_images = (0.2 + scores - right).clamp(min=0).masked_fill(~wrong, 0).max(1).values
+    positive = scores.gather(1, rows[:, None])  # (T, 1)
+    negative = torch.ones_like(scores, dtype=torch.bool).scatter(1, rows[:, None], False)
+    to_images = (0.2 + scores - positive).clamp(min=0).masked_fill(~negative, 0).max(1).values
     square, off = scores[:, rows], ~torch.eye(len(rows), dtype=torch.bool)
-    to_texts = (0.2 + square - right.T).clamp(min=0).masked_fill(~off, 0).max(0).values
+    to_texts = (0.2 + square - positive.T).clamp(min=0).masked_fill(~off, 0).max(0).values
     return (to_images + to_texts).mean()
 
 
 def contrastive(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
-    """COCO-CN eq. 2, margin 2, Euclidean: as many wrong pairs as right ones, drawn at random."""
-    right = (texts - images[rows]).pow(2).sum(1)
+    """COCO-CN eq. 2, margin 2, Euclidean: one random negative for each positive pair."""
+    positive = (texts - images[rows]).pow(2).sum(1)
     others = (rows + torch.randint(1, len(images), rows.shape)) % len(images)
-    apart = (2.0 - (texts - images[others]).norm(dim=1)).clamp(min=0).pow(2)
-    return (right + apart).mean()  # type: ignore[no-any-return]
+    negative = (2.0 - (texts - images[others]).norm(dim=1)).clamp(min=0).pow(2)
+    return (positive + negative).mean()  # type: ignore[no-any-return]
 
 
 def squared_error(texts: Tensor, images: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
-    """W2VV: the image's feature is the target, nothing is pushed away."""
+    """W2VV: the image's feature is the regression target; there are no negatives."""
     return F.mse_loss(texts, images[rows])
 
 

@@ -1,4 +1,4 @@
-"""Enhanced W2VV in torch: what `encoders.text` runs in numpy, and the paper's variants of it."""
+"""Enhanced W2VV in torch (`encoders.text` runs it in numpy), and the paper's variants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INPUTS: tuple[Input, ...] = ("bow", "word2vec", "gru", "sentence")
 
 @dataclass(frozen=True, slots=True)
 class TextConfig:
-    """Which parts a text encoder has, and how wide they are."""
+    """The inputs of a text encoder, and the widths of its layers."""
 
     inputs: tuple[Input, ...] = INPUTS
     pooling: Pooling = "attention"
@@ -29,19 +29,19 @@ class TextConfig:
     hidden: int = 2048
     dropout_words: float = 0.2
     dropout_hidden: float = 0.3
-    train_words: bool = True  # the paper's Enhanced W2VV freezes them; see the ablations
+    train_words: bool = True  # the word vectors; the paper's Enhanced W2VV freezes them
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """A batch of one language: word numbers a sentence, and sentence vectors."""
+    """A batch of sentences in one language: token ids and sentence vectors."""
 
-    words: Sequence[Tensor] = field(repr=False)  # N tensors of vocabulary numbers
+    token_ids: Sequence[Tensor] = field(repr=False)  # N tensors of vocabulary rows
     sentence: Tensor = field(repr=False)  # (N, S)
 
 
 class LanguageBranch(nn.Module):
-    """One language's words -> (N, H): bag of words, mean word vector, pooled GRU, side by side."""
+    """One language's tokens -> (N, H): bag of words, mean vector and pooled GRU, concatenated."""
 
     def __init__(self, vocabulary: int, config: TextConfig, vectors: Tensor | None) -> None:
         super().__init__()
@@ -61,16 +61,16 @@ class LanguageBranch(nn.Module):
         self.used: Tensor
         self.register_buffer("used", _mask(widths, config.inputs), persistent=False)
 
-    def forward(self, words: Sequence[Tensor]) -> Tensor:
-        """(N, H) before the ReLU; a sentence without known words gives the bias alone."""
-        vocabulary = self.bow.num_embeddings - 1  # its number is the padding's
-        lengths = torch.tensor([max(len(one), 1) for one in words])
+    def forward(self, token_ids: Sequence[Tensor]) -> Tensor:
+        """(N, H) before the ReLU; a sentence without known tokens gives the bias alone."""
+        padding = self.bow.num_embeddings - 1  # the row after the vocabulary
+        lengths = torch.tensor([max(len(one), 1) for one in token_ids])
         padded = nn.utils.rnn.pad_sequence(
-            [one if len(one) else torch.tensor([vocabulary]) for one in words],
+            [one if len(one) else torch.tensor([padding]) for one in token_ids],
             batch_first=True,
-            padding_value=vocabulary,
+            padding_value=padding,
         )  # (N, T)
-        present = padded.ne(vocabulary)
+        present = padded.ne(padding)
         drop = self.config.dropout_words
         bag = F.dropout(self._bag(padded), drop, self.training)
         vectors = self.words(padded)  # (N, T, E)
@@ -81,7 +81,7 @@ class LanguageBranch(nn.Module):
         return self.mix(torch.cat([bag, mean, pooled], 1) * self.used)  # type: ignore[no-any-return]
 
     def _bag(self, padded: Tensor) -> Tensor:
-        """Sum over the distinct words of a sentence."""
+        """Sum over the distinct tokens of a sentence."""
         ordered = padded.sort(dim=1).values
         repeated = F.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
         return (self.bow(ordered) * ~repeated[:, :, None]).sum(1)  # type: ignore[no-any-return]
@@ -102,7 +102,7 @@ class LanguageBranch(nn.Module):
 
 
 def _mask(widths: dict[str, int], inputs: tuple[Input, ...]) -> Tensor:
-    """1 for the columns of inputs in use, 0 for the others."""
+    """1 for the columns of the chosen inputs, 0 for the others."""
     parts = [torch.full((width,), float(name in inputs)) for name, width in widths.items()]
     return torch.cat(parts)
 
@@ -110,8 +110,8 @@ def _mask(widths: dict[str, int], inputs: tuple[Input, ...]) -> Tensor:
 class TextNetwork(nn.Module):
     """All languages' sentences -> (N, D) unit rows of the shared space.
 
-    The words have a branch for each language; the sentence input and the output layer are
-    one for all, so that what English captions teach serves Chinese and Japanese queries.
+    Each language has a branch for its tokens; the sentence input and the output layer are
+    shared, so that English captions improve Chinese and Japanese queries too.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class TextNetwork(nn.Module):
             }
         )
         self.sentence = nn.Linear(config.sentence_width, config.hidden, bias=False)
-        # Unit vectors have entries around 1/sqrt(512); bring them to the words' scale.
+        # Unit vectors have entries around 1/sqrt(512); this matches the scale of the branches.
         self.sentence.weight.data *= 4.0
         self.out = nn.Linear(config.hidden, dimension)
 
@@ -139,11 +139,11 @@ class TextNetwork(nn.Module):
         return F.normalize(self.raw(sentences, language), dim=1)
 
     def raw(self, sentences: TokenBatch, language: str) -> Tensor:
-        """(N, D) before normalising: what the paper's MSE and contrastive losses compare."""
-        hidden = self.branches[language](sentences.words)
+        """(N, D) before normalising, as the paper's MSE and contrastive losses compare them."""
+        hidden = self.branches[language](sentences.token_ids)
         if "sentence" in self.config.inputs:
-            given = F.dropout(sentences.sentence, self.config.dropout_words / 2, self.training)
-            hidden = hidden + self.sentence(given)
+            vectors = F.dropout(sentences.sentence, self.config.dropout_words / 2, self.training)
+            hidden = hidden + self.sentence(vectors)
         hidden = F.dropout(F.relu(hidden), self.config.dropout_hidden, self.training)
         return self.out(hidden)  # type: ignore[no-any-return]
 
@@ -151,7 +151,7 @@ class TextNetwork(nn.Module):
 class ImageProjection(nn.Module):
     """(N, F) standardised features -> (N, D) unit rows.
 
-    `identity` leaves the features where they are: the paper's models predict them as such.
+    `identity` does not project: the paper's models predict the features themselves.
     """
 
     def __init__(self, features: int, dimension: int, identity: bool = False) -> None:
@@ -165,5 +165,5 @@ class ImageProjection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, D) unit rows."""
-        kept = F.dropout(features, self.dropout, self.training)
-        return F.normalize(self.linear(kept), dim=1)
+        features = F.dropout(features, self.dropout, self.training)
+        return F.normalize(self.linear(features), dim=1)

@@ -1,1 +1,1 @@
-"""Whole training runs: what a command starts, and how models are written and read back."""
+"""Whole training runs as the commands start them; export and import of model folders."""

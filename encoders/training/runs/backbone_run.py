@@ -1,4 +1,4 @@
-"""A backbone's training run: from captioned photos to eyes, and the text encoders beside them."""
+"""The run that fine-tunes a backbone's upper blocks, together with text encoders."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from capsearch.encoders import model_folder
 from capsearch.encoders.training.fit.activations import Activations, load_activations
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import Corpus, captions_of
-from capsearch.encoders.training.fit.prune import pruned
+from capsearch.encoders.training.fit.labels import labels_of
+from capsearch.encoders.training.fit.prune import prune
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.fit.validation import Epoch, mix
+from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights
 from capsearch.encoders.training.nn.backbone import (
     LowerBlocks,
     UpperBlocks,
-    export_backbone,
-    labels_of,
     lower_blocks_of,
     restandardise,
     upper_blocks_of,
@@ -32,8 +31,13 @@ from capsearch.encoders.training.runs.import_weights import (
     load_text,
     load_upper_blocks,
 )
-from capsearch.encoders.training.runs.init import Start, architecture, start_of
-from capsearch.encoders.training.runs.text_run import (
+from capsearch.encoders.training.runs.initial_weights import (
+    InitialWeights,
+    architecture,
+    find_initial_weights,
+)
+from capsearch.encoders.training.runs.onnx_export import export_backbone
+from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
     card_of,
@@ -41,8 +45,8 @@ from capsearch.encoders.training.runs.text_run import (
     corpus_of,
     fit,
     read_split,
-    sentences_of,
-    standing,
+    requirements_of,
+    sentence_encoder,
     trained,
 )
 from capsearch.engine.errors import TrainingProblem
@@ -50,68 +54,32 @@ from capsearch.engine.records import Vectors
 
 
 def train_backbone(run: TrainingRun, listener: Listener | None = None) -> Path:
-    """Fine-tune a network's upper blocks; `run.backbone` is where it starts, see `start_of`.
+    """Fine-tune a network's upper blocks; `run.backbone` names the initial weights.
 
-    The text encoders learn beside it and are written as a model of their own, `run.text_name`,
-    whose folder is returned: trained afterwards, on features that know the training photos,
-    they are no better.
+    The text encoders are trained with it and written as a model of their own, `run.text_name`,
+    whose folder is returned. Training them afterwards, on features that have overfitted the
+    training images, gives no better ones.
     """
     listener = listener or Listener()
-    start = start_of(run.backbone)
-    lower = lower_blocks_of(start.lite)
-    train, validation = (
-        load_activations(
-            lower,
-            read_split(run, split),
-            run.cache,
-            listener.report(f"activations of {split}"),
-        )
-        for split in (run.train_split, run.validation_split)
-    )
-    job = _Job(run, start, lower, train, validation, labels_of(train.data), listener)
-    run, pair, corpus, best = _fresh(job) if start.text is None else _continued(job)
-    seen = TrainingSet(train.values[None], corpus.train, job.labels)
-    held_out = TrainingSet(validation.values[None], corpus.validation)
-    if run.options.epochs:
-        before = {name: value.clone() for name, value in pair.state_dict().items()}
-        best = fit(run, pair, seen, held_out, listener)
-        if start.text is not None:
-            best = mix(pair, before, best, held_out)
-            listener.epoch(best)
-    if best is None:
-        raise TrainingProblem("no epochs at all: nothing would be trained")
-    restandardise(pair, seen)
-    made = {**card_of(run, seen, best), "started_from": start.described}
-    card = {
-        **made,
-        "description": f"EfficientNet-{start.lite}, "
-        + ("upper blocks fine-tuned against captions" if run.options.epochs else "as it came"),
-        "architecture": architecture(start.lite),
-    }
-    eyes = pair.backbone
-    assert isinstance(eyes, UpperBlocks)
-    export_backbone(lower.network, start.lite, eyes.mean, eyes.deviation, run.output, card)
-    digest = model_folder.read_card(run.output)["digest"]
-    folder = run.folders[1]
-    bank = build_query_bank(pair, seen.captions, run.options.seed)
-    text_card = {
-        **made,
-        "name": run.text_name,
-        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
-        **standing(replace(run, backbone=run.name), digest),
-        **asdict(calibrate(pair, bank, held_out)),
-    }
-    export_text(pair, corpus.vocabularies, bank, folder, text_card)
+    job = _prepare(run, listener)
+    state = _new_model(job) if job.initial.text is None else _existing_model(job)
+    train = TrainingSet(job.train.values[None], state.corpus.train, job.labels)
+    validation = TrainingSet(job.validation.values[None], state.corpus.validation)
+    best = _fine_tune(job, state, train, validation)
+    restandardise(state.model, train)
+    card = {**card_of(state.run, train, best), "started_from": job.initial.description}
+    digest = _export_backbone(job, state, card)
+    folder = _export_text(state, train, validation, card, digest)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return folder
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run with its photos at hand."""
+    """A run with its initial weights and its data."""
 
     run: TrainingRun
-    start: Start
+    initial: InitialWeights
     lower: LowerBlocks
     train: Activations
     validation: Activations
@@ -120,48 +88,120 @@ class _Job:
 
     @property
     def label_count(self) -> int:
-        """How many labels the eyes learn beside the captions."""
+        """How many labels are trained beside the captions."""
         return 0 if self.labels is None else self.labels.values.shape[1]
 
 
-def _fresh(job: _Job) -> tuple[TrainingRun, DualEncoder, Corpus, Epoch | None]:
-    """New text encoders, warmed up on the ImageNet features, and the network's own upper half."""
-    run, train, validation, listener = job.run, job.train, job.validation, job.listener
-    corpus = corpus_of(run, train.data, validation.data, listener)
-    pair = DualEncoder(
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The model to fine-tune; the run has the languages and options that this model has."""
+
+    run: TrainingRun
+    model: DualEncoder
+    corpus: Corpus
+    best: Epoch | None = None  # of the frozen epochs, if there were any
+
+
+def _prepare(run: TrainingRun, listener: Listener) -> _Job:
+    initial = find_initial_weights(run.backbone)
+    lower = lower_blocks_of(initial.lite)
+    train, validation = (
+        load_activations(
+            lower, read_split(run, split), run.cache, listener.report(f"activations of {split}")
+        )
+        for split in (run.train_split, run.validation_split)
+    )
+    return _Job(run, initial, lower, train, validation, labels_of(train.data), listener)
+
+
+def _new_model(job: _Job) -> _State:
+    """A pretrained backbone and new text encoders, trained on its frozen features first."""
+    run, train, validation = job.run, job.train, job.validation
+    corpus = corpus_of(run, train.data, validation.data, job.listener)
+    model = DualEncoder(
         corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=job.label_count
     )
     mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
 
-    def plain(features: Vectors) -> Vectors:
-        standard: Vectors = (features - mean) / deviation
-        return standard[None]
+    def standardised(features: Vectors) -> Vectors:
+        values: Vectors = (features - mean) / deviation
+        return values[None]
 
     best = None
     if run.frozen_epochs and not (run.resume and checkpoint_of(run.output).is_file()):
-        # Quick enough to do again: only the long epochs leave a checkpoint.
-        warm = replace(run.options, epochs=run.frozen_epochs, lr=2 * run.options.lr)
-        seen = TrainingSet(plain(train.features), corpus.train, job.labels)
-        judge = TrainingSet(plain(validation.features), corpus.validation)
-        best = trained(Trainer(pair, seen, judge, warm), listener)
-    pair.backbone = upper_blocks_of(job.lower, torch.from_numpy(mean), torch.from_numpy(deviation))
-    return run, pair, corpus, best
+        # They take little time, so there is no checkpoint of them.
+        options = replace(run.options, epochs=run.frozen_epochs, lr=2 * run.options.lr)
+        train_set = TrainingSet(standardised(train.features), corpus.train, job.labels)
+        validation_set = TrainingSet(standardised(validation.features), corpus.validation)
+        best = trained(Trainer(model, train_set, validation_set, options), job.listener)
+    model.backbone = upper_blocks_of(job.lower, torch.from_numpy(mean), torch.from_numpy(deviation))
+    return _State(run, model, corpus, best)
 
 
-def _continued(job: _Job) -> tuple[TrainingRun, DualEncoder, Corpus, Epoch | None]:
-    """Words and eyes of a model there is: its languages and vocabularies stay."""
-    folder, eyes = job.start.text, job.start.backbone
-    assert folder is not None and eyes is not None
+def _existing_model(job: _Job) -> _State:
+    """Text encoders and backbone of an existing model, with its languages and vocabularies."""
+    folder, backbone_folder = job.initial.text, job.initial.backbone
+    assert folder is not None and backbone_folder is not None
     text, vocabularies = load_text(str(folder))
-    sentences = sentences_of(job.run, job.listener)
-    told, asked = (
+    sentences = sentence_encoder(job.run, job.listener)
+    train, validation = (
         captions_of(part.data, vocabularies, sentences) for part in (job.train, job.validation)
     )
     if job.run.hidden:
-        text = pruned(text, told, job.run.hidden, job.run.options.seed)
+        text = prune(text, train, job.run.hidden, job.run.options.seed)
     options = replace(job.run.options, config=text.config, dimension=text.out.out_features)
-    seeing = load_upper_blocks(eyes, job.lower)
-    pair = DualEncoder(vocabularies, {}, FEATURES, options, seeing, job.label_count, text)
-    load_projection(folder, pair.image)
+    backbone = load_upper_blocks(backbone_folder, job.lower)
+    model = DualEncoder(vocabularies, {}, FEATURES, options, backbone, job.label_count, text)
+    load_projection(folder, model.image)
     run = replace(job.run, languages=tuple(vocabularies), options=options)
-    return run, pair, Corpus(vocabularies, {}, told, asked), None
+    return _State(run, model, Corpus(vocabularies, {}, train, validation))
+
+
+def _fine_tune(job: _Job, state: _State, train: TrainingSet, validation: TrainingSet) -> Epoch:
+    """Train the model in place; an existing one is then interpolated with its initial weights."""
+    best = state.best
+    if state.run.options.epochs:
+        initial = {name: value.clone() for name, value in state.model.state_dict().items()}
+        best = fit(state.run, state.model, train, validation, job.listener)
+        if job.initial.text is not None:
+            best = interpolate_weights(state.model, initial, best, validation)
+            job.listener.epoch(best)
+    if best is None:
+        raise TrainingProblem("--epochs and --frozen-epochs are both 0: nothing would be trained")
+    return best
+
+
+def _export_backbone(job: _Job, state: _State, card: dict[str, object]) -> str:
+    """Write the backbone's folder and return its digest."""
+    backbone, lite = state.model.backbone, job.initial.lite
+    assert isinstance(backbone, UpperBlocks)
+    tuned = "upper blocks fine-tuned against captions" if state.run.options.epochs else "pretrained"
+    card = {
+        **card,
+        "description": f"EfficientNet-{lite}, {tuned}",
+        "architecture": architecture(lite),
+    }
+    folder = state.run.output
+    export_backbone(job.lower.network, lite, backbone.mean, backbone.deviation, folder, card)
+    return str(model_folder.read_card(folder)["digest"])
+
+
+def _export_text(
+    state: _State,
+    train: TrainingSet,
+    validation: TrainingSet,
+    card: dict[str, object],
+    backbone_digest: str,
+) -> Path:
+    """Write the text model's folder and return it."""
+    run, model, folder = state.run, state.model, state.run.folders[1]
+    bank = build_query_bank(model, train.captions, run.options.seed)
+    text_card = {
+        **card,
+        "name": run.text_name,
+        "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
+        **requirements_of(replace(run, backbone=run.name), backbone_digest),
+        **asdict(calibrate(model, bank, validation)),
+    }
+    export_text(model, state.corpus.vocabularies, bank, folder, text_card)
+    return folder

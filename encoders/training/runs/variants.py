@@ -1,4 +1,4 @@
-"""The models of the papers' tables, and ours, by name."""
+"""Variants of the text encoders by name: ours, and those of the papers' tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capsearch.engine.errors import TrainingProblem
 
 Variant = Callable[[TrainingOptions, int], TrainingOptions]
 
-# COCO-CN, table X: three inputs, words as word2vec gave them, straight into the feature space.
+# COCO-CN, table X: three inputs, frozen word2vec vectors, predicting the image feature itself.
 _PAPER = TextConfig(inputs=("bow", "word2vec", "gru"), gru_width=1024, train_words=False)
 
 
@@ -54,7 +54,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def apply_variant(name: str, options: TrainingOptions, features: int) -> TrainingOptions:
-    """The options of a named variant on a backbone with so many features."""
+    """The options of a named variant for a backbone with `features` features."""
     if name not in VARIANTS:
         raise TrainingProblem(f"no variant called '{name}'; there is {', '.join(VARIANTS)}")
     return VARIANTS[name](options, features)

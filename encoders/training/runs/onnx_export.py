@@ -1,0 +1,115 @@
+"""Networks as ONNX graphs: what a backbone folder serves, and what fills the activation cache."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsearch.encoders import model_folder
+from capsearch.encoders.training.nn.efficientnet import (
+    FEATURES,
+    LITES,
+    EfficientNetLite,
+    scale_pixels,
+)
+
+OPSET = 18  # the oldest that torch's exporter writes without converting
+MIN_HALVED = 64  # entries; smaller tensors stay float32
+
+
+class StandardisedBackbone(nn.Module):
+    """The graph of a served backbone: uint8 pixels in, standardised features out."""
+
+    def __init__(self, network: EfficientNetLite, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(N, S, S, 3) uint8 -> (N, F)."""
+        features: Tensor = self.network(scale_pixels(pixels))
+        return (features - self.mean) / self.deviation
+
+
+def export_backbone(
+    network: EfficientNetLite,
+    lite: str,
+    mean: Tensor,
+    deviation: Tensor,
+    folder: Path,
+    card: dict[str, Any],
+) -> None:
+    """Write a backbone folder; its float16 weights are cast to float32 when a session opens."""
+    size = LITES[lite].input_size
+    folder.mkdir(parents=True, exist_ok=True)
+    served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
+    to_onnx(served, size, folder / "backbone.onnx", ["features"])
+    _halve(folder / "backbone.onnx")
+    common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
+    model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
+
+
+def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> None:
+    """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N."""
+    # Two images, not one: torch.export specialises a dimension of size 1 to that size.
+    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    with _without_exporter_warnings():
+        torch.onnx.export(
+            module,
+            (example,),
+            to,
+            input_names=["pixels"],
+            output_names=list(outputs),
+            dynamic_shapes=({0: torch.export.Dim("images")},),
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextmanager
+def _without_exporter_warnings() -> Iterator[None]:
+    """Hides what the exporter reports about itself: no torchvision, its own deprecations."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _halve(path: Path) -> None:
+    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(path)
+    casts = []
+    for weight in model.graph.initializer:
+        if weight.data_type != TensorProto.FLOAT or np.prod(weight.dims) < MIN_HALVED:
+            continue
+        half = numpy_helper.from_array(
+            numpy_helper.to_array(weight).astype(np.float16), f"{weight.name}.half"
+        )
+        casts.append(helper.make_node("Cast", [half.name], [weight.name], to=TensorProto.FLOAT))
+        weight.CopyFrom(half)
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)

@@ -1,0 +1,164 @@
+"""What all training runs share: their settings, fitting with a log and a checkpoint, the card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.datasets.dataset import CaptionDataset, Source, read
+from capsearch.encoders.datasets.features import FeatureCache, Report
+from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder
+from capsearch.encoders.sentence import SentenceEncoder
+from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corpus
+from capsearch.encoders.training.fit.trainer import Trainer
+from capsearch.encoders.training.fit.validation import Epoch
+from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
+from capsearch.engine.records import LANGUAGES
+
+SENTENCE = "use3"
+DEFAULT_BACKBONE = "lite2-cap"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Callbacks for the progress of a run: long steps by name and count, epochs as they end."""
+
+    progress: Callable[[str, int, int], None] = lambda stage, done, of: None
+    epoch: Callable[[Epoch], None] = lambda epoch: None
+
+    def report(self, stage: str) -> Report:
+        """A counter for one long step."""
+        return lambda done, of: self.progress(stage, done, of)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What a run reads and writes."""
+
+    sources: tuple[Source | Path | str, ...]
+    name: str
+    output: Path
+    languages: tuple[str, ...] = LANGUAGES
+    train_split: str = "train"
+    validation_split: str = "val"
+    backbone: str = DEFAULT_BACKBONE  # or the initial weights of a backbone run
+    cache: Path = Path("cache")
+    variant: str = "shared"
+    min_count: int = MIN_COUNT
+    flip: bool = True
+    resume: bool = False
+    limit: int | None = None  # training images, for a learning curve
+    data_licence: str = "not stated"
+    options: TrainingOptions = field(default_factory=TrainingOptions)
+    frozen_epochs: int = 3  # on the pretrained features, before the backbone is fine-tuned
+    text_name: str = ""  # of the text model that is trained together with a backbone
+    hidden: int | None = None  # units that the initial text encoders are pruned to; None: all
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """What is written: one model, or a backbone and the text model trained with it."""
+        text = (self.output.parent / self.text_name,) if self.text_name else ()
+        return (self.output, *text)
+
+
+def read_split(run: TrainingRun, split: str) -> CaptionDataset:
+    """A split of the run's data; `run.limit` applies to the training split."""
+    data = read(run.sources, splits=[split])
+    return data.first(run.limit) if run.limit and split == run.train_split else data
+
+
+def corpus_of(
+    run: TrainingRun, train: CaptionDataset, validation: CaptionDataset, listener: Listener
+) -> Corpus:
+    """The captions of both splits, with new vocabularies and word vectors."""
+    return build_corpus(
+        train,
+        validation,
+        run.languages,
+        sentence_encoder(run, listener),
+        FeatureCache(run.cache),
+        run.options.config.word_width,
+        run.min_count,
+        run.options.seed,
+    )
+
+
+def sentence_encoder(run: TrainingRun, listener: Listener) -> CachedSentenceEncoder:
+    """The sentence encoder with the run's cache."""
+    folder = models.find(SENTENCE, "sentence")
+    return CachedSentenceEncoder(
+        SentenceEncoder(folder),
+        model_folder.digest(folder),
+        FeatureCache(run.cache),
+        listener.report("sentences"),
+    )
+
+
+def fit(
+    run: TrainingRun,
+    model: DualEncoder,
+    train: TrainingSet,
+    validation: TrainingSet,
+    listener: Listener,
+) -> Epoch:
+    """Train with a log and a checkpoint; afterwards `model` holds the best weights."""
+    run.output.mkdir(parents=True, exist_ok=True)
+    checkpoint, log = checkpoint_of(run.output), run.output / model_folder.LOG
+    trainer = Trainer(model, train, validation, run.options, checkpoint)
+    if run.resume:
+        trainer.resume()
+    else:
+        log.unlink(missing_ok=True)
+
+    def logged(epoch: Epoch) -> None:
+        listener.epoch(epoch)
+        with log.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(asdict(epoch)) + "\n")
+
+    return trained(trainer, replace(listener, epoch=logged))
+
+
+def trained(trainer: Trainer, listener: Listener) -> Epoch:
+    """Train to the end; afterwards the trainer's model holds the best weights."""
+    for epoch in trainer.fit(listener.report):
+        listener.epoch(epoch)
+    assert trainer.best is not None  # the first epoch is always the best so far
+    trainer.model.load_state_dict(trainer.averaged.module.state_dict())
+    return trainer.best
+
+
+def checkpoint_of(output: Path) -> Path:
+    """The checkpoint for --resume: beside the model folder, and removed once that is complete."""
+    return output.parent / f"{output.name}.checkpoint.safetensors"
+
+
+def card_of(run: TrainingRun, train: TrainingSet, best: Epoch) -> dict[str, Any]:
+    """What every model's card records about its training."""
+    return {
+        "name": run.name,
+        "licence": f"research use; trained on captions under: {run.data_licence}",
+        "training": {
+            "images": len(train),
+            "captions": {
+                language: len(captions.image_rows) for language, captions in train.captions.items()
+            },
+            "epochs": best.number,
+            "options": asdict(run.options),
+        },
+        "validation_mrr": {k: round(v, 4) for k, v in best.validation.items()},
+    }
+
+
+def requirements_of(run: TrainingRun, backbone_digest: str) -> dict[str, Any]:
+    """What a text model's card records about the models it is used with."""
+    return {
+        "languages": list(run.languages),
+        "dimension": run.options.dimension,
+        "backbone": run.backbone,
+        "backbone_digest": backbone_digest,
+        "sentence": SENTENCE,
+    }

@@ -1,0 +1,28 @@
+"""A small EfficientNet-Lite with random weights, and images of noise for it."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import torch
+
+from capsearch.encoders.training.nn.efficientnet import LITES, EfficientNetLite
+
+SMALL = replace(LITES["lite0"], input_size=64)
+
+
+@cache
+def small_network():
+    """Random weights of a scale at which different images have different features."""
+    torch.manual_seed(5)
+    made = EfficientNetLite(SMALL).eval().requires_grad_(False)
+    for part in made.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+    return made
+
+
+def noise(count, size=64):
+    """Images of noise, each darker than the one before."""
+    drawn = np.random.default_rng(1).integers(0, 256, (count, size, size, 3))
+    return (drawn / np.arange(1, count + 1)[:, None, None, None]).astype(np.uint8)

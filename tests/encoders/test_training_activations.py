@@ -1,0 +1,90 @@
+"""The activation cache: computed once, resumable, without unreadable images."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from capsearch.encoders.datasets import features
+from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
+from capsearch.encoders.datasets.image_store import ImageStore
+from capsearch.encoders.preprocess import squash
+from capsearch.encoders.training.fit import activations
+from capsearch.encoders.training.fit.activations import load_activations
+from capsearch.engine.errors import DataProblem
+
+
+class CountingBlocks:
+    """Lower blocks that count images; activations and features are the mean colours."""
+
+    name = "toy"
+
+    def __init__(self):
+        self.encoded = 0
+
+    def preprocess(self, image):
+        return squash(image, 8)
+
+    def activations(self, pixels):
+        self.encoded += len(pixels)
+        mean = np.stack(pixels).mean((1, 2)).astype(np.float32)
+        return mean[:, None, None].astype(np.float16), mean
+
+
+@pytest.fixture
+def data(tmp_path, image):
+    colours = ("red", "blue", "green", "yellow", "white")
+    for number, colour in enumerate(colours):
+        image(tmp_path / "images" / f"{number}.png", colour)
+    images = tuple(CaptionedImage(str(n), "train", f"{n}.png", {}) for n in range(len(colours)))
+    return CaptionDataset(images, ImageStore(folders=(tmp_path / "images",)))
+
+
+class TestActivations:
+    @pytest.fixture(autouse=True)
+    def small_batches(self, monkeypatch):
+        monkeypatch.setattr(features, "BATCH", 2)
+
+    def test_are_computed_once(self, data, tmp_path):
+        lower, reports = CountingBlocks(), []
+        first = load_activations(lower, data, tmp_path / "c", lambda *n: reports.append(n))
+        again = load_activations(lower, data, tmp_path / "c")
+        assert lower.encoded == 5
+        assert reports == [(2, 5), (4, 5), (5, 5)]
+        assert first.values.shape == (5, 1, 1, 3)
+        np.testing.assert_array_equal(first.values, again.values)
+        np.testing.assert_array_equal(first.features, again.features)
+
+    def test_an_interrupted_run_continues_with_the_next_batch(self, data, tmp_path):
+        class Interrupted(CountingBlocks):
+            def activations(self, pixels):
+                if self.encoded:
+                    raise KeyboardInterrupt
+                return super().activations(pixels)
+
+        with pytest.raises(KeyboardInterrupt):
+            load_activations(Interrupted(), data, tmp_path / "c")
+        lower = CountingBlocks()
+        resumed = load_activations(lower, data, tmp_path / "c")
+        assert lower.encoded == 3
+        whole = load_activations(CountingBlocks(), data, tmp_path / "other")
+        np.testing.assert_array_equal(resumed.values, whole.values)
+        np.testing.assert_array_equal(resumed.features, whole.features)
+
+    def test_an_unreadable_image_is_skipped(self, data, tmp_path):
+        (tmp_path / "images" / "1.png").write_bytes(b"no image")
+        found = load_activations(CountingBlocks(), data, tmp_path / "c")
+        assert [image.id for image in found.data.images] == ["0", "2", "3", "4"]
+        assert len(found.values) == len(found.features) == 4
+        whole = load_activations(CountingBlocks(), data.only(found.data.images), tmp_path / "o")
+        np.testing.assert_array_equal(found.values, whole.values)
+
+    def test_no_readable_image_is_a_problem(self, data, tmp_path):
+        for path in (tmp_path / "images").iterdir():
+            path.unlink()
+        with pytest.raises(DataProblem, match="none of the images can be read"):
+            load_activations(CountingBlocks(), data, tmp_path / "c")
+
+    def test_other_images_have_another_cache(self, data):
+        keys = {activations._key(CountingBlocks(), part) for part in (data, data.first(2))}
+        assert len(keys) == 2

@@ -1,0 +1,132 @@
+"""ONNX export: the served graph, its names and shapes, and its weights read back into torch."""
+
+import warnings
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from small_networks import SMALL, noise, small_network  # noqa: E402
+
+from capsearch.encoders import models  # noqa: E402
+from capsearch.encoders.training.nn import efficientnet  # noqa: E402
+from capsearch.encoders.training.nn.backbone import LowerBlocks  # noqa: E402
+from capsearch.encoders.training.nn.efficientnet import FEATURES, scale_pixels  # noqa: E402
+from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
+from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
+    OPSET,
+    StandardisedBackbone,
+    export_backbone,
+    to_onnx,
+)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """The small network, under the name lite0."""
+    monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
+    return small_network()
+
+
+def graph_of(network, folder):
+    path = folder / "graph.onnx"
+    mean, deviation = torch.rand(FEATURES), torch.rand(FEATURES) + 0.5
+    module = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
+    to_onnx(module, SMALL.input_size, path, ["features"])
+    return module, path
+
+
+def test_a_graph_takes_any_number_of_uint8_images(network, tmp_path):
+    module, path = graph_of(network, tmp_path)
+    graph = onnx.load(path).graph
+    (pixels,), (features,) = graph.input, graph.output
+    assert (pixels.name, features.name) == ("pixels", "features")
+    assert pixels.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    assert pixels.type.tensor_type.shape.dim[0].dim_param == "images"
+    session = onnxruntime.InferenceSession(path)
+    for count in (1, 2, 5):
+        images = noise(count)
+        (found,) = session.run(None, {"pixels": images})
+        expected = module(torch.from_numpy(images)).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_graph_computes_what_torchs_former_exporter_gave(network, tmp_path):
+    module, path = graph_of(network, tmp_path)
+    former = tmp_path / "former.onnx"
+    images = torch.from_numpy(noise(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of its removal
+        torch.onnx.export(
+            module,
+            (images[:1],),
+            former,
+            input_names=["pixels"],
+            output_names=["features"],
+            dynamic_axes={"pixels": {0: "images"}, "features": {0: "images"}},
+            opset_version=OPSET - 1,
+            dynamo=False,
+        )
+    one, other = (
+        onnxruntime.InferenceSession(file).run(None, {"pixels": images.numpy()})[0]
+        for file in (path, former)
+    )
+    np.testing.assert_allclose(one, other, atol=1e-4)
+    names = [
+        {weight.name for weight in onnx.load(file).graph.initializer} for file in (path, former)
+    ]
+    assert set(module.state_dict()) <= names[0] & names[1]
+
+
+def test_the_export_writes_no_warnings(network, tmp_path, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph_of(network, tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(network, tmp_path):
+    images = noise(4)
+    features = network(scale_pixels(torch.from_numpy(images)))
+    mean, deviation = (x.half().float() for x in (features.mean(0), features.std(0) + 1e-1))
+    export_backbone(network, "lite0", mean, deviation, tmp_path, {"name": "small"})
+    served = models.load_backbone(str(tmp_path))
+    assert (served.input_size, served.dimension) == (64, FEATURES)
+    found = served.features(list(images))
+
+    halved = deepcopy(network).half().float()
+    expected = (halved(scale_pixels(torch.from_numpy(images))) - mean) / deviation
+    assert expected.std() > 0.5  # the images differ
+    np.testing.assert_allclose(found, expected.numpy(), atol=2e-2)
+    np.testing.assert_allclose(served.features([images[1]])[0], found[1], atol=2e-2)
+    size = sum(p.numel() for p in network.parameters()) * 2  # float16
+    assert (tmp_path / "backbone.onnx").stat().st_size < 1.1 * size
+
+
+def test_exported_weights_are_read_back(network, tmp_path):
+    mean, deviation = torch.zeros(FEATURES), torch.ones(FEATURES)
+    export_backbone(network, "lite0", mean, deviation, tmp_path, {"name": "small"})
+    lower = LowerBlocks("lite0", deepcopy(network))
+    with torch.no_grad():
+        lower.network.head.weight.zero_()
+    upper = load_upper_blocks(tmp_path, lower)
+    torch.testing.assert_close(upper.head.weight, network.head.weight.half().float())
+    torch.testing.assert_close(upper.mean, mean)
+
+
+def test_weights_of_torchs_former_exporter_are_read_back():
+    folder = Path(models.find("lite2-cap", "backbone"))
+    shipped = onnx.load(folder / "backbone.onnx")
+    assert shipped.opset_import[0].version < OPSET
+    lite = efficientnet.LITES["lite2"]
+    lower = LowerBlocks("lite2", efficientnet.EfficientNetLite(lite).eval())
+    upper = load_upper_blocks(folder, lower)
+    stored = {weight.name: weight for weight in shipped.graph.initializer}
+    expected = onnx.numpy_helper.to_array(stored["network.head.weight.half"])
+    np.testing.assert_array_equal(upper.head.weight.detach().numpy(), expected.astype(np.float32))

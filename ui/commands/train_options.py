@@ -1,0 +1,228 @@
+"""Options of the `capsearch train` commands, and how they become a TrainingRun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from capsearch.engine.errors import TrainingProblem
+from capsearch.ui.commands.options import json_option
+
+if TYPE_CHECKING:
+    from capsearch.encoders.training.nn.w2vv import Pooling, TextConfig
+    from capsearch.encoders.training.runs.run import TrainingRun
+
+F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[F], F]
+
+
+def _folder(must_exist: bool = False) -> click.Path:
+    return click.Path(exists=must_exist, file_okay=False, path_type=Path)
+
+
+_DATA: tuple[Option[Any], ...] = (
+    click.option(
+        "--data",
+        "sources",
+        type=click.Path(exists=True, path_type=Path),
+        multiple=True,
+        required=True,
+        metavar="PATH",
+        help="A file or folder of captioned images. Repeat the option to merge several.",
+    ),
+    click.option(
+        "--images",
+        type=_folder(must_exist=True),
+        metavar="DIR",
+        help="The folder of the image files. Set it when they are not beside the captions.",
+    ),
+    click.option(
+        "--lang",
+        "languages",
+        multiple=True,
+        metavar="CODE",
+        help="A language to train: en, zh or ja. Repeat the option for several; the default is "
+        "all three. Name only languages that the training captions have.",
+    ),
+    click.option(
+        "--train-split",
+        default="train",
+        show_default=True,
+        metavar="NAME",
+        help="The split to train on.",
+    ),
+    click.option(
+        "--val-split",
+        default="val",
+        show_default=True,
+        metavar="NAME",
+        help="The split that chooses the best epoch and calibrates scores. Never use a test split.",
+    ),
+    click.option(
+        "--limit",
+        type=click.IntRange(2),
+        metavar="N",
+        help="Train on the first N images only, for a quick trial or a learning curve.",
+    ),
+    click.option(
+        "--min-count",
+        type=click.IntRange(1),
+        default=5,
+        show_default=True,
+        help="A word enters the vocabulary when it occurs this often in the training captions. "
+        "Lower it for small data sets.",
+    ),
+    click.option(
+        "--licence",
+        default="not stated",
+        help="The licence of the captions. It is recorded in the model's card.",
+    ),
+)
+
+_OUTPUT: tuple[Option[Any], ...] = (
+    click.option(
+        "--name",
+        required=True,
+        help="The name of the new model, which `capsearch index --model` then takes.",
+    ),
+    click.option(
+        "--output",
+        type=_folder(),
+        metavar="DIR",
+        help="The folder to write the model to.  [default: NAME in your models folder]",
+    ),
+    click.option(
+        "--cache",
+        type=_folder(),
+        metavar="DIR",
+        help="The folder for cached features. It may become large and is safe to delete.  "
+        "[default: your cache directory]",
+    ),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Continue an interrupted run from its last finished epoch. Give the same options "
+        "as before; the result is the same as without the interruption.",
+    ),
+)
+
+_OPTIMISATION: tuple[Option[Any], ...] = (
+    click.option(
+        "--batch-size",
+        type=click.IntRange(2),
+        default=256,
+        show_default=True,
+        help="Images per training step. More images give each caption more negatives and need "
+        "more memory; raise --lr with it.",
+    ),
+    click.option(
+        "--seed",
+        type=int,
+        default=7,
+        show_default=True,
+        help="The random seed. Change it to measure how much results vary between runs.",
+    ),
+)
+
+
+def run_options(command: F) -> F:
+    """The options of every training command."""
+    for option in reversed((*_DATA, *_OUTPUT, *_OPTIMISATION, json_option)):
+        command = option(command)
+    return command
+
+
+_TEXT_ENCODER: tuple[Option[Any], ...] = (
+    click.option(
+        "--inputs",
+        default="bow,word2vec,gru,sentence",
+        show_default=True,
+        metavar="LIST",
+        help="The inputs of the text encoders, separated by commas. Leave some out to measure "
+        "what they contribute.",
+    ),
+    click.option(
+        "--hidden",
+        type=click.IntRange(1),
+        metavar="N",
+        help="The number of hidden units of the text encoders. Fewer units encode a query "
+        "faster. The text encoders of an existing model (--from) are pruned to N units.",
+    ),
+    click.option(
+        "--pooling",
+        type=click.Choice(["attention", "mean", "last"]),
+        default="attention",
+        show_default=True,
+        help="How the GRU's states become one vector. It hardly changes results.",
+    ),
+    click.option(
+        "--caption-loss-weight",
+        type=click.FloatRange(0),
+        default=0.5,
+        show_default=True,
+        help="The weight of the loss between captions of one image, which improves search by "
+        "caption. With 0, captions are only compared with images.",
+    ),
+)
+
+
+def text_encoder_options(command: F) -> F:
+    """The options of commands that train text encoders."""
+    for option in reversed(_TEXT_ENCODER):
+        command = option(command)
+    return command
+
+
+def lr_option(default: float, help: str) -> Option[Any]:
+    """--lr, whose default and scope differ between commands."""
+    return click.option(
+        "--lr", type=float, default=default, show_default=True,
+        help=help,
+    )  # fmt: skip
+
+
+no_flip_option: Option[Any] = click.option(
+    "--no-flip",
+    is_flag=True,
+    help="Do not train on horizontally flipped images as well. This halves the time to compute "
+    "features; choose it when left and right matter in your captions.",
+)
+
+
+def text_config(inputs: str, pooling: Pooling, hidden: int | None) -> TextConfig:
+    """The text encoders that --inputs, --pooling and --hidden describe."""
+    from capsearch.encoders.training.nn.w2vv import INPUTS, TextConfig
+
+    chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
+    unknown = [one for one in chosen if one not in INPUTS]
+    if unknown or not chosen:
+        raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
+    config = TextConfig(inputs=chosen, pooling=pooling)  # type: ignore[arg-type]
+    return replace(config, hidden=hidden) if hidden else config
+
+
+def training_run(options: dict[str, Any]) -> TrainingRun:
+    """The run that the options of `run_options` describe."""
+    from capsearch.encoders.datasets.captioned import Source
+    from capsearch.encoders.datasets.features import default_cache
+    from capsearch.encoders.models import user_models_dir
+    from capsearch.encoders.training.runs.run import TrainingRun
+    from capsearch.engine.records import LANGUAGES
+
+    return TrainingRun(
+        sources=tuple(Source(path, images=options["images"]) for path in options["sources"]),
+        name=options["name"],
+        output=options["output"] or user_models_dir() / options["name"],
+        languages=options["languages"] or LANGUAGES,
+        train_split=options["train_split"],
+        validation_split=options["val_split"],
+        cache=options["cache"] or default_cache(),
+        min_count=options["min_count"],
+        resume=options["resume"],
+        limit=options["limit"],
+        data_licence=options["licence"],
+    )
