@@ -33,14 +33,17 @@ def main() -> None:
     indexing.header(texts, tuple(collections), where, library)
     upload = controls.search_box(texts)
     session.remember()
-    controls.toolbar(texts, library.facets() if library else None)
+    cutoff = controls.toolbar(texts, library.facets() if library else None)
     state = session.read()
     session.write_url(state, tuple(collections))
     watch.lap("controls")
+    result = None
     if isinstance(opened, Library):
-        results.show(results.Request(opened, texts, language, state, upload), watch)
+        result = results.show(results.Request(opened, texts, language, state, upload), watch)
     else:
         results.explain(texts, opened)
+    unit, used = (result.unit, result.min_score) if result else ("score", None)
+    controls.cutoff(cutoff, texts, unit, used)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from capsearch.benchmarks.query_selection import protocol_of
 from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate
 from capsearch.encoders.datasets.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.fakes import FakeCatalog, FakeVectorIndex
+from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.query import Query
-from capsearch.engine.records import Caption, ImageRecord
+from capsearch.engine.records import Caption, Document, ImageRecord
 from capsearch.engine.search import SearchEngine
 
 
@@ -133,21 +133,18 @@ class TestFigures:
 def test_the_order_is_the_search_engine_s(make_model, data, penalty):
     fake_model = make_model(penalty=penalty)
     split = encode_split(fake_model, data)
-    images = [(str(row), 0, vector) for row, vector in enumerate(split.images)]
     english = split.descriptions["en"].first_each()
-    captions = [
-        (str(row), at + 1, vector)
-        for at, (row, vector) in enumerate(zip(english.owner, english.as_documents, strict=True))
-    ]
-    records = {one: ImageRecord(one, (one,), 1, 1, 1, "PNG") for one, _, _ in images}
-    written = [(str(row), Caption("", "en", "test")) for row in english.owner]
-    engine = SearchEngine(
-        FakeCatalog(records, written),
-        FakeVectorIndex(images),
-        FakeVectorIndex(captions),
-        fake_model.image,
-        fake_model.text,
+    described = Caption("", "en", "test")
+    images = {str(row): vector for row, vector in enumerate(split.images)}
+    backend = FakeBackend(
+        documents={one: Document(ImageRecord(one, (one,), 1, 1, 1, "PNG")) for one in images},
+        vectors=images,
+        captions=[
+            (str(row), described, vector)
+            for row, vector in zip(english.owner, english.as_documents, strict=True)
+        ],
     )
+    engine = SearchEngine(backend, fake_model.image, fake_model.text)
     places = []
     for row, text in enumerate(["红色的车", "蓝色的海", "蓝色的树"]):
         hits = engine.search(Query(text, mode="clm")).hits

@@ -61,6 +61,8 @@ def test_json_names_language_mode_weight_and_the_scores_of_each_hit(
         "language": "ja",
         "mode": "clm",
         "weight": 0.4,
+        "unit": "score",
+        "min_score": None,
         "limit": 1,
         "offset": 0,
     }

@@ -14,7 +14,6 @@ from capsearch.encoders import models
 from capsearch.encoders.models import Model
 from capsearch.engine.records import Filters
 from capsearch.indexer.embedded.collection import CATALOG, Collection
-from capsearch.indexer.embedded.facets import newest
 from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.ui import page as page_module
@@ -116,9 +115,9 @@ def test_searching_with_an_image_of_the_collection_finds_it_first(
     open_page: Opener, filled: Path
 ) -> None:
     with Collection.open(filled) as collection:
-        records = collection.catalog.images(newest(collection.catalog, Filters(), limit=9))
-    red = next(one for one, record in records.items() if record.path.endswith("red.png"))
-    page = open_page(like=red)
+        records = [one.record for one in collection.backend.newest(Filters(), limit=9)]
+    red = next(record for record in records if record.path.endswith("red.png"))
+    page = open_page(like=red.id)
     assert "Images like this one" in texts(page)
     assert any(line.startswith("1.000") for line in texts(page))
 

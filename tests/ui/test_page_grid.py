@@ -43,7 +43,7 @@ def test_only_the_tags_with_the_highest_confidence_are_shown() -> None:
 
 
 def test_all_three_scores_are_shown_and_a_missing_one_is_a_dash() -> None:
-    assert scores_line(0.5, Contributions(cm=0.25, cl=None)).split() == [
+    assert scores_line(0.5, "score", Contributions(cm=0.25, cl=None)).split() == [
         "0.500", "CM", "0.250", "CL", "–",
     ]  # fmt: skip
 

@@ -11,9 +11,8 @@ from PIL import Image
 
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import InvalidImage
-from capsearch.engine.records import Filters
+from capsearch.engine.records import Filters, ImageRecord
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.facets import newest
 from capsearch.indexer.pipeline import index
 from capsearch.ui.web import images
 
@@ -25,10 +24,13 @@ def collection(tmp_path: Path, image_folder: Path, fake_model: Model) -> Iterato
         yield created
 
 
+def record_of(collection: Collection, name: str) -> ImageRecord:
+    documents = collection.backend.newest(Filters(), limit=100)
+    return next(one.record for one in documents if Path(one.record.path).name == name)
+
+
 def id_of(collection: Collection, name: str) -> str:
-    ids = newest(collection.catalog, Filters(), limit=100)
-    records = collection.catalog.images(ids)
-    return next(one for one in ids if Path(records[one].path).name == name)
+    return record_of(collection, name).id
 
 
 def test_an_image_of_the_catalog_is_served_from_a_cached_copy(collection: Collection) -> None:
@@ -63,7 +65,7 @@ def test_a_file_that_became_a_link_out_of_the_indexed_folders_is_refused(
 def test_an_image_whose_file_is_missing_is_none_and_the_others_are_served(
     collection: Collection, image_folder: Path
 ) -> None:
-    gone, there = id_of(collection, "red.png"), id_of(collection, "blue.png")
+    gone, there = record_of(collection, "red.png"), record_of(collection, "blue.png")
     (image_folder / "red.png").unlink()
     files = images.tile_files(collection, [gone, there])
     assert (files[0] is None, files[1] is None) == (True, False)

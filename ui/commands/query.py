@@ -34,6 +34,7 @@ Examples:
   capsearch query "at night" --image holiday.jpg   like this one, but at night
   capsearch query dog --from 2023 --until 2024-06 --folder ~/Pictures/garden
   capsearch query cat --mode caption               search captions only
+  capsearch query 'bus "route 9"'                  "route 9" has to occur as words
   capsearch query cat --paths | head -1            for other programs
   echo "red bus" | capsearch query - --json
 
@@ -41,10 +42,15 @@ Examples:
 Modes, by either name:
   cm   image    TEXT is compared with the image itself (cross-modal)
   cl   caption  TEXT is compared with captions in any language (cross-lingual)
-  clm  hybrid   both: weight x CL + (1 - weight) x CM (the default)
+  clm  hybrid   both, and words found as words (the default)
 
-JSON output always names the mode cm, cl or clm. Scores of different queries are not
-comparable; choose --min-score after you have read the scores of a query.
+JSON output always names the mode cm, cl or clm.
+
+Where the model is calibrated, the score is the probability that the image is relevant, in percent.
+Probabilities of different queries and modes compare. What image, captions, words and prior add to
+its log-odds is shown beside it. With --weight, --image or mode cl, or where the model is not
+calibrated, scores are plain scores and compare within one query only; CLM is then
+weight x CL + (1 - weight) x CM.
 """
 
 
@@ -86,7 +92,8 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 @click.option(
     "--weight",
     type=float,
-    help="Weight of CL in CLM, 0 to 1.  [default: the model's, tuned for each language]",
+    help="Weight of CL in CLM, 0 to 1; scores are then plain scores.  [default: calibrated "
+    "evidence, or where the model has none its weight tuned for each language]",
 )
 @click.option(
     "--limit", "-n", type=int, default=10, show_default=True, help="Number of hits to print."
@@ -103,7 +110,12 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
     metavar="NAME",
     help="Name or folder of the model that made the index, if its folder has moved.",
 )
-@click.option("--min-score", type=float, help="Leave out hits that score less than this.")
+@click.option(
+    "--min-score",
+    type=float,
+    help="Leave out hits that score less: a probability from 0 to 1 where the model is calibrated, "
+    "0 shows everything.  [default: the model's cut-off]",
+)
 @click.option(
     "--folder",
     "folders",
@@ -243,14 +255,10 @@ def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool)
         hit_output.print_paths(result.hits)
     else:
         hit_output.print_table(result)
-        _report_more(query, result)
-
-
-def _report_more(query: Query, result: SearchResult) -> None:
-    if not result.hits:
-        remark("no hits; try other words, fewer filters or a lower --min-score")
-    elif result.more:
-        remark(f"more: --offset {query.offset + query.limit}")
+        if not result.hits:
+            remark(hit_output.no_hits(result))
+        elif result.more:
+            remark(f"more: --offset {query.offset + query.limit}")
 
 
 def _check_sheet(sheet: Path | None) -> None:

@@ -79,7 +79,7 @@ def _figure(hit: Hit, unit: Unit, thumbnail: Path | None) -> str:
     text = f"{escape(caption.text)} <small>{escape(caption.source)}</small>" if caption else ""
     return (
         f'<figure><a href="{escape(path.as_uri())}">{_image(thumbnail)}</a>'
-        f"<figcaption>{hit.rank}. <b>{score_text(hit.score, unit)}</b> {escape(path.name)}"
+        f"<figcaption>{hit.rank}. <b>{escape(score_text(hit.score, unit))}</b> {escape(path.name)}"
         f"<div>{text}</div><small>{escape(str(path.parent))}</small></figcaption></figure>"
     )
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from capsearch.engine.query import Query
-from capsearch.engine.records import Caption, Hit, SearchResult, Unit
+from capsearch.engine.records import Caption, Contributions, Hit, SearchResult, Unit
 from capsearch.ui.output.scores import score_text
 from capsearch.ui.output.terminal import aligned, print_json, printable
 
-HEADINGS = ("rank", "score", "CM", "CL", "path", "caption")
+# Before path and caption: a score with the scores it is made of, or a probability with what each
+# kind of evidence adds to its log-odds.
+NUMBERS: Mapping[Unit, tuple[str, ...]] = {
+    "score": ("rank", "score", "CM", "CL"),
+    "probability": ("rank", "score", "image", "captions", "words", "prior"),
+}
+TEXTS = ("path", "caption")
 
 
 def print_paths(hits: Sequence[Hit]) -> None:
@@ -68,7 +74,20 @@ def print_table(result: SearchResult) -> None:
         _print_rich(result)
     else:
         rows = [_cells(hit, result.unit) for hit in result.hits]
-        click.echo("\n".join(aligned([HEADINGS, *rows])))
+        click.echo("\n".join(aligned([(*NUMBERS[result.unit], *TEXTS), *rows])))
+
+
+def no_hits(result: SearchResult) -> str:
+    """What to try when there are none."""
+    if not result.min_score:
+        return "no hits; try other words or fewer filters"
+    least = score_text(result.min_score, result.unit)
+    if result.unit == "score":
+        return f"no hits of at least {least}; try other words, fewer filters, a lower --min-score"
+    return (
+        f"no hits of at least {least}; try other words or fewer filters; "
+        "--min-score 0 shows the nearest ones all the same"
+    )
 
 
 def _on_terminal() -> bool:
@@ -76,19 +95,24 @@ def _on_terminal() -> bool:
 
 
 def _cells(hit: Hit, unit: Unit) -> tuple[str, ...]:
-    why = hit.contributions
     return (
         str(hit.rank),
         score_text(hit.score, unit),
-        _score(why.cm),
-        _score(why.cl),
+        *_parts(hit.contributions, unit),
         printable(hit.record.path),
-        _caption(why.caption),
+        _caption(hit.contributions.caption),
     )
 
 
-def _score(score: float | None) -> str:
-    return "-" if score is None else f"{score:.3f}"
+def _parts(why: Contributions, unit: Unit) -> tuple[str, ...]:
+    """What made the score, in the columns of NUMBERS; a dash for what is missing."""
+    if unit == "score":
+        return tuple("-" if one is None else f"{one:.3f}" for one in (why.cm, why.cl))
+    columns: tuple[tuple[str, ...], ...] = (
+        ("image",), ("caption", "generated"), ("words",), ("prior",),
+    )  # fmt: skip
+    added = [[why.log_odds[name] for name in names if name in why.log_odds] for names in columns]
+    return tuple(f"{sum(parts):+.1f}" if parts else "-" for parts in added)
 
 
 def _caption(caption: Caption | None) -> str:
@@ -104,10 +128,10 @@ def _print_rich(result: SearchResult) -> None:
     from rich.text import Text  # not markup: a file name may contain brackets
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS[:4]:
+    for heading in NUMBERS[result.unit]:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(HEADINGS[4], overflow="fold")
-    table.add_column(HEADINGS[5], overflow="fold", style="dim")
+    table.add_column(TEXTS[0], overflow="fold")
+    table.add_column(TEXTS[1], overflow="fold", style="dim")
     for hit in result.hits:
         *numbers, path, caption = _cells(hit, result.unit)
         link = Path(hit.record.path).absolute().as_uri()

@@ -25,6 +25,7 @@ class Texts:
     mode_help: str
     tuned_weight: str
     weight: str
+    default_cutoff: str
     min_score: str
     query_language: str
     automatic: str
@@ -47,6 +48,7 @@ class Texts:
     like_this: str
     no_hits: str
     no_hits_advice: str
+    show_nearest: str
     unknown_words: str
     nothing_captioned: str
     unreadable: str
@@ -62,6 +64,12 @@ class Texts:
     taken: str
     files: str
     score: str
+    evidence: str
+    evidence_image: str
+    evidence_caption: str
+    evidence_generated: str
+    evidence_words: str
+    evidence_prior: str
     similar: str
     duplicates: str
     unknown_image: str

@@ -7,10 +7,11 @@ from datetime import date
 from pathlib import Path
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES
-from capsearch.engine.records import LANGUAGES, MODES, Facet, Facets
+from capsearch.engine.records import LANGUAGES, MODES, Facet, Facets, Unit
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import session
@@ -40,8 +41,11 @@ def search_box(texts: Texts) -> UploadedFile | None:
         )
 
 
-def toolbar(texts: Texts, facets: Facets | None) -> None:
-    """Draw mode, ranking, filters and history in one line that wraps."""
+def toolbar(texts: Texts, facets: Facets | None) -> DeltaGenerator:
+    """Draw mode, ranking, filters and history in one line that wraps.
+
+    Returns the place of the cut-off, which has the unit of the scores: see `cutoff`.
+    """
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
         st.segmented_control(
             texts.mode,
@@ -51,18 +55,19 @@ def toolbar(texts: Texts, facets: Facets | None) -> None:
             label_visibility="collapsed",
         )
         with st.popover(texts.ranking, icon=":material/tune:"):
-            _ranking(texts)
+            place = _ranking(texts)
         if facets is not None:
             with st.popover(_filters_label(texts), icon=":material/filter_list:"):
                 _filters(texts, facets)
         _history(texts)
+    return place
 
 
-def _ranking(texts: Texts) -> None:
+def _ranking(texts: Texts) -> DeltaGenerator:
     st.caption(texts.mode_help)
     st.checkbox(texts.tuned_weight, key="tuned")
     st.slider(texts.weight, 0.0, 1.0, step=0.01, key="weight", disabled=st.session_state["tuned"])
-    st.slider(texts.min_score, 0.0, 1.0, step=0.01, key="min_score")
+    place = st.container()
     st.selectbox(
         texts.query_language,
         LANGUAGES,
@@ -70,6 +75,27 @@ def _ranking(texts: Texts) -> None:
         key="language",
         placeholder=texts.automatic,
         format_func=NAMES.__getitem__,
+    )
+    return place
+
+
+def cutoff(place: DeltaGenerator, texts: Texts, unit: Unit, used: float | None) -> None:
+    """Draw the least score to show; called after the search, which tells the unit.
+
+    While the model's own cut-off is used, the slider shows it and cannot be moved.
+    """
+    place.checkbox(texts.default_cutoff, key="default_cutoff")
+    default: bool = st.session_state["default_cutoff"]
+    if default:
+        st.session_state["min_score"] = min(max(used or 0.0, 0.0), 1.0)
+    place.slider(
+        texts.min_score,
+        0.0,
+        1.0,
+        step=0.01,
+        key="min_score",
+        format="percent" if unit == "probability" else "%.2f",
+        disabled=default,
     )
 
 

@@ -91,6 +91,7 @@ def _facts(view: View, document: Document) -> None:
     hit = view.hits.get(record.id)
     if hit is not None:
         _field(texts.score, grid.scores_line(hit.score, view.unit, hit.contributions))
+        _evidence(texts, hit.contributions.log_odds)
     _captions(texts, document.captions)
     _tags(texts, document.tags)
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
@@ -100,6 +101,33 @@ def _facts(view: View, document: Document) -> None:
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
     st.space("small")
     st.button(texts.find_similar, on_click=session.search_like, args=(record.id,))
+
+
+def _evidence(texts: Texts, log_odds: Mapping[str, float]) -> None:
+    """What each source adds to the log-odds of relevance, in the order of `evidence_labels`."""
+    lines = [
+        f"{signed(log_odds[name])}  {label}"
+        for name, label in evidence_labels(texts).items()
+        if name in log_odds
+    ]
+    if lines:
+        _field(texts.evidence, "\n".join(lines))
+
+
+def evidence_labels(texts: Texts) -> Mapping[str, str]:
+    """The sources of evidence in the language of the page."""
+    return {
+        "image": texts.evidence_image,
+        "caption": texts.evidence_caption,
+        "generated": texts.evidence_generated,
+        "words": texts.evidence_words,
+        "prior": texts.evidence_prior,
+    }
+
+
+def signed(value: float) -> str:
+    """One decimal with a sign, padded with spaces as wide as a digit so that columns align."""
+    return f"{value:+.1f}".rjust(5, "\N{FIGURE SPACE}").replace("-", "\N{MINUS SIGN}")
 
 
 def _captions(texts: Texts, captions: Sequence[Caption]) -> None:

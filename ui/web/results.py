@@ -49,20 +49,24 @@ class Request:
     upload: UploadedFile | None
 
 
-def show(request: Request, watch: timing.Stopwatch) -> None:
-    """Draw the grid of hits, and the large view if an image is selected."""
+def show(request: Request, watch: timing.Stopwatch) -> SearchResult | None:
+    """Draw the grid of hits, and the large view if an image is selected.
+
+    Returns the result of the search, None where there was none.
+    """
     try:
         query = _query(request)
         tiles, result = _browse(request) if query is None else _search(request, query, watch)
     except CapsearchError as error:
         explain(request.texts, error)
-        return
+        return None
     if request.state.selected is not None:
         order = [tile.record.id for tile in tiles]
         hits = {hit.image_id: hit for hit in result.hits} if result else {}
         unit = result.unit if result else "score"
         view = detail.View(request.library, request.texts, request.language, hits, unit, order)
         detail.show(view)
+    return result
 
 
 def _query(request: Request) -> Query | None:
@@ -129,6 +133,8 @@ def _draw(request: Request, tiles: tuple[grid.Tile, ...], result: SearchResult) 
     texts = request.texts
     if not tiles:
         st.info(f"{texts.no_hits} {texts.no_hits_advice}")
+        if result.min_score:
+            st.button(texts.show_nearest, on_click=session.show_nearest)
         return
     st.container(key="quiet_count").text(texts.hits_on_page.format(count=len(tiles)))
     grid.draw(tiles, texts, "grid", session.open_image)

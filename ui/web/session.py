@@ -48,6 +48,7 @@ def show(state: PageState) -> None:
         "mode": state.mode,
         "tuned": state.weight is None,
         "weight": DEFAULT_WEIGHT if state.weight is None else state.weight,
+        "default_cutoff": state.min_score is None,
         "min_score": state.min_score or 0.0,
         "tags": list(filters.tags),
         "folders": list(filters.folders),
@@ -82,7 +83,7 @@ def _current() -> PageState:
         language=get("language"),
         mode=get("mode") or "clm",
         weight=None if get("tuned") else get("weight"),
-        min_score=get("min_score") or None,
+        min_score=None if get("default_cutoff") else get("min_score"),
         filters=_filters(),
         pages=st.session_state["pages"],
         selected=get("selected"),
@@ -157,6 +158,11 @@ def more() -> None:
     st.session_state["pages"] += 1
 
 
+def show_nearest() -> None:
+    """Leave out nothing, however low its score."""
+    st.session_state.update(default_cutoff=False, min_score=0.0)
+
+
 def search_like(image_id: str) -> None:
     """Search with an image of the collection instead of text."""
     st.session_state.update(text="", like=image_id, selected=None)
@@ -182,8 +188,8 @@ def repeat() -> None:
 
 
 def reset_filters() -> None:
-    """Remove all filters and the minimum score."""
+    """Remove all filters and return to the model's cut-off."""
     st.session_state.update(
         tags=[], folders=[], taken_from=None, taken_until=None, caption_language=None,
-        written_by=None, min_score=0.0,
+        written_by=None, default_cutoff=True,
     )  # fmt: skip

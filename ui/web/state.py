@@ -30,8 +30,8 @@ class PageState:
     like: str | None = None  # an image of the collection to search with
     language: str | None = None  # of the text; None: detected by script
     mode: Mode = "clm"
-    weight: float | None = None  # of captions in CLM; None: the model's, by language
-    min_score: float | None = None
+    weight: float | None = None  # of captions in CLM; None: the model weighs all evidence
+    min_score: float | None = None  # None: the model's cut-off; 0: everything
     filters: Filters = field(default_factory=Filters)
     pages: int = 1
     selected: str | None = None  # the image in the large view

@@ -105,7 +105,7 @@ _PAGE = """
 .st-key-large img { max-height: 68vh; width: 100% !important; object-fit: contain;
   border-radius: 8px; background: #8881 }
 .st-key-facts [data-testid="stCaptionContainer"] { margin-top: .55rem }
-.st-key-facts [data-testid="stText"] { font-size: .95rem }
+.st-key-facts [data-testid="stText"] { font-size: .95rem; font-variant-numeric: tabular-nums }
 .st-key-facts [class*="st-key-quiet"] [data-testid="stText"] { font-size: .8rem }
 @media (max-width: 640px) {
   [class*="st-key-grid"] { gap: 10px; --row: 115px }
