@@ -7,11 +7,15 @@ description in another language (CL), or of both (CLM).
 CM searches all images of the split. CL and CLM search the images that have a description in
 the caption language, with the queries of these images.
 
-Shared with `capsearch query`: the encoders (with preprocessing, tokenizers and hubness
-penalties) and the CLM weights; the fusion is `engine.metrics.Trial.fused`, which also tuned
-these weights. Not shared: the scores of all queries and all images are computed here as matrix
-products, not by the vector index, and the fusion has no floor because every image searched has
-a description. A test checks that the search engine ranks a small collection in the same order.
+CLM is the convex combination of COCO-CN with the model's tuned weight, so that figures compare
+with the paper's: what `capsearch query --weight` ranks by, not the calibrated evidence that
+`query` fuses by default.
+
+Shared with `capsearch query --weight`: the encoders (with preprocessing, tokenizers and hubness
+penalties) and the CLM weights; the fusion is `engine.metrics.Trial.fused`, which also tuned these
+weights. Not shared: the scores of all queries and all images are computed here as matrix products,
+not by a backend, and the fusion has no floor because every image searched has a description. A test
+checks that the search engine ranks a small collection in the same order.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,20 @@ import pytest
 
 from capsearch.encoders import models
 from capsearch.encoders.models import Model
+from capsearch.engine.fakes import FakeTextEncoder
+from capsearch.engine.fusion import EvidenceModel, KindWeights
 from capsearch.ui.cli import main
+
+# In a collection of four images nothing is added for its size.
+TOY_EVIDENCE = EvidenceModel(
+    kinds={
+        "": KindWeights(-4.0, {"image": 6.0, "words": 1.0}, {}),
+        "caption": KindWeights(-5.0, {"image": 6.0, "caption": 3.0, "words": 1.0}, {}),
+    },
+    size=4,
+    size_exponent=1.0,
+    cutoff=0.5,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,14 @@ def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
     """Makes every model name load the toy model."""
     monkeypatch.setattr(models, "load", lambda name=None: fake_model)
     return fake_model
+
+
+@pytest.fixture
+def calibrated(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
+    """The toy model with TOY_EVIDENCE under every name: request it after `toy_models`."""
+    model = replace(fake_model, text=FakeTextEncoder(evidence=TOY_EVIDENCE))
+    monkeypatch.setattr(models, "load", lambda name=None: model)
+    return model
 
 
 @pytest.fixture

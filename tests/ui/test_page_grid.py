@@ -48,6 +48,12 @@ def test_all_three_scores_are_shown_and_a_missing_one_is_a_dash() -> None:
     ]  # fmt: skip
 
 
+def test_a_probability_is_shown_in_percent() -> None:
+    assert scores_line(0.87, "probability", Contributions(cm=0.25, cl=0.5)).split() == [
+        "87%", "CM", "0.250", "CL", "0.500",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("width", "height", "shape"),
     [(300, 200, 150), (200, 300, 65), (100, 100, 100), (9000, 100, WIDEST), (1, 900, NARROWEST)],

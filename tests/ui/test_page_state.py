@@ -49,6 +49,13 @@ def test_a_url_takes_both_names_of_a_mode(name: str, mode: str) -> None:
     assert from_params({"mode": [name]}).mode == mode
 
 
+def test_a_limit_of_0_is_not_the_model_s_own_limit() -> None:
+    shown = PageState(text="cat", min_score=0.0)
+    assert to_params(shown)["min"] == "0"
+    assert from_params(as_lists(to_params(shown))).min_score == 0.0
+    assert from_params({"q": ["cat"]}).min_score is None
+
+
 def test_the_default_state_has_no_url_parameters() -> None:
     assert to_params(PageState()) == {}
 

@@ -126,8 +126,12 @@ def evidence_labels(texts: Texts) -> Mapping[str, str]:
 
 
 def signed(value: float) -> str:
-    """One decimal with a sign, padded with spaces as wide as a digit so that columns align."""
-    return f"{value:+.1f}".rjust(5, "\N{FIGURE SPACE}").replace("-", "\N{MINUS SIGN}")
+    """A sign, then one decimal; padded with spaces as wide as a digit, so that columns align.
+
+    The padding follows the sign because st.text strips leading spaces.
+    """
+    number = f"{abs(value):.1f}".rjust(4, "\N{FIGURE SPACE}")
+    return ("\N{MINUS SIGN}" if value < 0 else "+") + number
 
 
 def _captions(texts: Texts, captions: Sequence[Caption]) -> None:

@@ -61,7 +61,7 @@ def show(state: PageState) -> None:
         "interface": state.interface or language_of_locale(st.context.locale),
     }
     st.session_state.update(values, collection=state.collection)
-    st.session_state["shown"] = state
+    st.session_state["shown"] = _current()  # not `state`: a URL may name the browser's language
 
 
 def read() -> PageState:
