@@ -22,7 +22,7 @@ from capsearch.encoders.languages import detect, simplify
 from capsearch.encoders.model_folder import Arrays
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
-from capsearch.encoders.words import fold
+from capsearch.encoders.words import fold, keywords
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
 from capsearch.engine.fusion import EvidenceModel
 from capsearch.engine.protocols import Tokenizer
@@ -226,17 +226,22 @@ class SharedTextEncoder:
         """The mean CL score of unrelated captions on validation."""
         return self.cl_floors[language]
 
-    def evidence_model(self, language: str) -> EvidenceModel | None:
-        """What calibration fitted for queries in this language; None if it never ran."""
-        return self.evidence.model(language)
+    def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
+        """What calibration fitted for such a query; None if it never ran."""
+        fitted = self.evidence.model(language)
+        return fitted.at(len(keywords(text))) if fitted else None
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""
         return self.evidence.bank.background(encoded)
 
     def words(self, text: str) -> tuple[str, ...]:
-        """Folded tokens for finding words as words."""
+        """Folded tokens of a text, in order."""
         return fold(text)
+
+    def keywords(self, text: str) -> tuple[str, ...]:
+        """The folded tokens that a query looks for, each once."""
+        return keywords(text)
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Sentences of one language as queries; a sentence without known words is a zero row."""

@@ -1,8 +1,9 @@
 """Folded tokens for finding words as words, the same for queries, captions, tags and file names.
 
 Nobody says in which language a file name or a tag is, so the script decides: letters and digits
-become stemmed words without case and accents, Han and kana become pairs of neighbouring characters
-(Simplified), as search engines index Chinese and Japanese.
+become stemmed words without case and accents, Han and kana become characters (Simplified) and pairs
+of neighbouring characters, as search engines index Chinese and Japanese. A character stands before
+the pair it begins, so that any part of a text folds to a part of the text's tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from capsearch.encoders.languages import HAN, KANA, normalise, simplify
 
 MAX_CHARACTERS = 4000
 _RUN = re.compile(r"[^\W_]+")
-# Words that occur everywhere and name nothing; single CJK particles fall away with the pairs.
+# Words that occur everywhere and name nothing.
 _STOP = frozenset(
     [
         "a",
@@ -64,6 +65,14 @@ def fold(text: str) -> tuple[str, ...]:
     return tuple(token for run in _RUN.findall(_without_accents(plain)) for token in _tokens(run))
 
 
+def keywords(text: str) -> tuple[str, ...]:
+    """What a query looks for: its tokens, each once, without characters that stand in a pair."""
+    plain = fold(text)
+    pairs = {token for token in plain if len(token) == 2 and _is_cjk(token[0])}
+    paired = {character for pair in pairs for character in pair}
+    return tuple(token for token in dict.fromkeys(plain) if token not in paired)
+
+
 def _without_accents(text: str) -> str:
     """é as e; kana keep their voicing marks, which are letters there."""
     decomposed = unicodedata.normalize("NFD", text)
@@ -76,10 +85,11 @@ def _tokens(run: str) -> Iterator[str]:
         if not cjk:
             if part not in _STOP:
                 yield Stemmer("english", 0).stemWord(part)
-        elif len(part) == 1:
-            yield part
         else:
-            yield from (part[at : at + 2] for at in range(len(part) - 1))
+            for at, character in enumerate(part):
+                yield character
+                if at + 1 < len(part):
+                    yield part[at : at + 2]
 
 
 def _by_script(run: str) -> Iterator[tuple[str, bool]]:

@@ -16,44 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.engine.records import Caption, Contributions, Source, Unit
+from capsearch.engine.evidence import SOURCES, Evidence, Floats
+from capsearch.engine.records import Source, Unit
 
-Floats: TypeAlias = NDArray[np.float64]
-SOURCES: tuple[Source, ...] = ("image", "caption", "generated", "words")
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The scores of n documents for one query, by source; NaN where a document has none.
-
-    `caption` and `generated` are the best of a document's captions; `words` is the share of the
-    query's words that occur in its text, 0 where none does.
-    """
-
-    image: Floats
-    caption: Floats
-    generated: Floats
-    words: Floats
-
-    @classmethod
-    def of(cls, count: int, **known: Floats) -> Evidence:
-        """Evidence of `count` documents; what is not given is missing, words are not found."""
-        absent = np.full(count, np.nan)
-        values: dict[str, Floats] = dict.fromkeys(SOURCES, absent)
-        values["words"] = np.zeros(count)
-        return cls(**(values | {name: np.asarray(one, float) for name, one in known.items()}))
-
-    def at(self, rows: NDArray[np.int64]) -> Evidence:
-        """Some of the documents."""
-        return Evidence(*(getattr(self, source)[rows] for source in SOURCES))
-
-    def __len__(self) -> int:
-        return len(self.image)
+SHORT, LONG = 2, 6  # folded words of a query, see LengthDependent
 
 
 class Fusion(Protocol):
@@ -74,7 +45,11 @@ class Fusion(Protocol):
         ...
 
     def bound(self, highest: Mapping[Source, float]) -> float:
-        """The most a document can score whose evidence does not exceed `highest`."""
+        """The most a document can score whose evidence does not exceed `highest`.
+
+        NaN where no document has evidence by a source. A document may lack captions all the
+        same, but has an image score wherever `highest` has one.
+        """
         ...
 
     def shown(self, scores: Floats) -> Floats:
@@ -106,7 +81,7 @@ class SingleSource:
 
     def bound(self, highest: Mapping[Source, float]) -> float:
         """The highest of the source."""
-        return max(highest[source] for source in self.sources)
+        return float(self.scores(_single(highest))[0])
 
     def shown(self, scores: Floats) -> Floats:
         """As they are."""
@@ -143,15 +118,13 @@ class ConvexCombination:
     def scores(self, evidence: Evidence) -> Floats:
         """The weighted sum."""
         captions = np.nan_to_num(_best_caption(evidence), nan=self.floor)
-        return self._sum(captions, np.nan_to_num(evidence.image, nan=0.0))
+        images = np.nan_to_num(evidence.image, nan=0.0)
+        return np.asarray(self.weight * captions + (1.0 - self.weight) * images)
 
     def bound(self, highest: Mapping[Source, float]) -> float:
         """The same sum of the highest; a missing caption scores the floor."""
-        caption = max(highest["caption"], highest["generated"], self.floor)
-        return float(self._sum(np.array(caption), np.array(highest["image"])))
-
-    def _sum(self, caption: Floats, image: Floats) -> Floats:
-        return np.asarray(self.weight * caption + (1.0 - self.weight) * image)
+        caption = max(_known(highest["caption"]), _known(highest["generated"]), self.floor)
+        return float(self.scores(_single({**highest, "caption": caption}))[0])
 
     def shown(self, scores: Floats) -> Floats:
         """As they are."""
@@ -168,11 +141,16 @@ class KindWeights:
 
     `weights` multiply the scores of the sources, `background` what the query scores on a bank of
     unrelated documents: a query that scores high on everything needs more (engine.search).
+    `weights` are not negative: more evidence never counts against a document.
     """
 
     intercept: float
     weights: Mapping[Source, float]
     background: Mapping[Source, float]
+
+    def __post_init__(self) -> None:
+        if any(weight < 0.0 for weight in self.weights.values()):
+            raise ValueError(f"weights of evidence must not be negative: {dict(self.weights)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +175,42 @@ class EvidenceModel:
             if name in self.kinds:
                 return name, self.kinds[name]
         raise ValueError("an evidence model needs at least the kind ''")
+
+
+@dataclass(frozen=True, slots=True)
+class LengthDependent:
+    """Evidence models for short queries and for sentences; those between are interpolated.
+
+    "cat" has many right answers and a sentence one, so the same score means different odds.
+    """
+
+    short: EvidenceModel  # up to SHORT words
+    long: EvidenceModel  # from LONG words on
+
+    def at(self, words: int) -> EvidenceModel:
+        """The model for a query of so many words."""
+        share = float(np.clip((words - SHORT) / (LONG - SHORT), 0.0, 1.0))
+
+        def mixed(short: float, long: float) -> float:
+            return (1.0 - share) * short + share * long
+
+        kinds = {
+            name: KindWeights(
+                mixed(one.intercept, self.long.kinds[name].intercept),
+                {s: mixed(w, self.long.kinds[name].weights[s]) for s, w in one.weights.items()},
+                {
+                    s: mixed(w, self.long.kinds[name].background[s])
+                    for s, w in one.background.items()
+                },
+            )
+            for name, one in self.short.kinds.items()
+        }
+        return EvidenceModel(
+            kinds,
+            self.short.size,
+            mixed(self.short.size_exponent, self.long.size_exponent),
+            mixed(self.short.cutoff, self.long.cutoff),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +240,11 @@ class CalibratedEvidence:
         possible = []
         for caption in (False, True):
             for generated in (False, True):
-                given = {
-                    "image": highest["image"],
+                captions: dict[Source, float] = {
                     "caption": highest["caption"] if caption else np.nan,
                     "generated": highest["generated"] if generated else np.nan,
-                    "words": highest["words"],
                 }
-                one = Evidence(*(np.array([given[source]]) for source in SOURCES))
-                possible.append(float(self.scores(one)[0]))
+                possible.append(float(self.scores(_single({**highest, **captions}))[0]))
         return max(possible)
 
     def shown(self, scores: Floats) -> Floats:
@@ -277,33 +288,6 @@ class CalibratedEvidence:
             parts[source][rows] = weight * np.nan_to_num(values, nan=fallback)
 
 
-def contributions(
-    evidence: Evidence,
-    log_odds: Mapping[str, Floats],
-    row: int,
-    sources: frozenset[Source],
-    caption: Caption | None,
-) -> Contributions:
-    """Why the document in a row is a hit, by the sources its fusion used."""
-    best = np.fmax(evidence.caption[row], evidence.generated[row])
-    return Contributions(
-        cm=_known(evidence.image[row]) if "image" in sources else None,
-        cl=_known(best) if "caption" in sources else None,
-        words=_known(evidence.words[row]) if "words" in sources else None,
-        caption=caption if "caption" in sources else None,
-        log_odds={name: float(values[row]) for name, values in log_odds.items() if values[row]},
-    )
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def word_weight(documents: int, containing: int) -> float:
-    """The inverse document frequency of a word that so many of the documents contain."""
-    return float(np.log1p(documents / (1.0 + containing)))
-
-
 def without(model: EvidenceModel, *sources: Source) -> EvidenceModel:
     """The model with some sources ignored, as `--mode cm` does."""
     kinds = {
@@ -324,3 +308,12 @@ def _best_caption(evidence: Evidence) -> Floats:
 
 def _or_worst(scores: Floats) -> Floats:
     return np.where(np.isnan(scores), -np.inf, scores)
+
+
+def _single(scores: Mapping[Source, float]) -> Evidence:
+    """The evidence of one document."""
+    return Evidence(*(np.array([scores[source]]) for source in SOURCES))
+
+
+def _known(score: float) -> float:
+    return -np.inf if np.isnan(score) else score

@@ -131,8 +131,8 @@ class TextEncoder(Protocol):
         """The mean score of unrelated captions: CL of a document that has none."""
         ...
 
-    def evidence_model(self, language: str) -> EvidenceModel | None:
-        """What calibration fitted for queries in this language; None if it never ran."""
+    def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
+        """What calibration fitted for such a query; None if it never ran."""
         ...
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
@@ -140,7 +140,11 @@ class TextEncoder(Protocol):
         ...
 
     def words(self, text: str) -> tuple[str, ...]:
-        """Folded tokens for matching words as words, the same for queries and documents."""
+        """Folded tokens of a document's text or of a quoted phrase, in order."""
+        ...
+
+    def keywords(self, text: str) -> tuple[str, ...]:
+        """The folded tokens that a query looks for, each once."""
         ...
 
 
@@ -167,11 +171,12 @@ class Backend(Protocol):
     """Where documents live and are searched: embedded on one machine, or a cluster.
 
     Filters are pushed down, ids are strings, results come with their documents. Equal states
-    give equal answers, and the pages of one query neither repeat nor drop a document.
+    give equal answers, and the pages of one query neither repeat nor drop a document. A document
+    without a file is not found at all; `search` finds it once its image is encoded.
     """
 
     def __len__(self) -> int:
-        """How many documents it holds."""
+        """How many documents `search` can find."""
         ...
 
     def captioned(self) -> bool:
@@ -183,7 +188,7 @@ class Backend(Protocol):
     ) -> tuple[Found, ...]:
         """The documents ranked offset + 1 to offset + limit by `query.fusion`.
 
-        Best first, ties by image id; none below `query.min_score`.
+        Best first, ties by image id; none below `query.min_score`, none for an empty query.
         """
         ...
 

@@ -20,7 +20,8 @@ class Query:
     parts of the text must occur as words. `weight` asks for the convex combination of COCO-CN
     with this weight of CL; None fuses calibrated evidence where the model has it, otherwise
     takes the model's tuned weight. `image_weight` is the image's weight beside text. Hits below
-    `min_score` are left out; None takes the model's calibrated cut-off, 0 shows everything.
+    `min_score` are left out; None takes the model's calibrated cut-off, and a probability of 0
+    shows everything.
     """
 
     text: str = ""
@@ -74,3 +75,9 @@ class EncodedQuery:
     words: tuple[str, ...] = ()  # folded tokens, each once
     phrases: tuple[tuple[str, ...], ...] = ()  # folded tokens that must occur, in this order
     min_score: float = float("-inf")  # in the fusion's own unit: log-odds or score
+
+    @property
+    def empty(self) -> bool:
+        """No word and no vector but zeros: it would score all documents the same, so finds none."""
+        vectors = [one for one in (self.image, self.caption) if one is not None]
+        return not (self.words or self.phrases or any(one.any() for one in vectors))

@@ -92,13 +92,14 @@ class SearchEngine:
         if mode == "clm" and not self.backend.captioned():
             mode = "cm"  # nothing to fuse with
         fusion, model = self._fusion(query, text, language, mode, image is not None)
-        words = self.text_encoder.words(query.text) if "words" in fusion.sources else ()
+        words = self.text_encoder.keywords(query.text) if "words" in fusion.sources else ()
+        phrases = (self.text_encoder.words(one) for one in query.phrases)
         encoded = EncodedQuery(
             fusion=fusion,
             image=_visual(text, image, query.image_weight) if mode != "cl" else None,
             caption=text.caption[0] if "caption" in fusion.sources else None,
             words=words,
-            phrases=tuple(self.text_encoder.words(one) for one in query.phrases),
+            phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
         )
         warnings = tuple(self._warnings(text, language, query))
         return _cut(_Understood(encoded, language, mode, query.min_score, warnings), model)
@@ -114,7 +115,7 @@ class SearchEngine:
         self, query: Query, text: EncodedText, language: str, mode: Mode, with_image: bool
     ) -> tuple[Fusion, EvidenceModel | None]:
         """How this query's evidence is fused, and the model behind it if it is calibrated."""
-        model = self.text_encoder.evidence_model(language)
+        model = self.text_encoder.evidence_model(query.text, language)
         if mode == "cl":
             return SingleSource("caption"), None
         if query.weight is not None or with_image or model is None:
@@ -136,7 +137,7 @@ class SearchEngine:
 
     def _warnings(self, text: EncodedText, language: str, query: Query) -> Iterator[str]:
         if not text.known[0]:
-            yield f"the {language} model knows nothing in {query.text!r}; the order means little"
+            yield f"the {language} model knows nothing in {query.text!r}; only words are found"
         if query.mode == "cl" and not self.backend.captioned():
             yield "no image here has a caption; use mode cm, or index some captions"
 

@@ -18,7 +18,7 @@ from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.indexer.embedded import maintenance
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.words import searchable_text
+from capsearch.indexer.embedded.words import tokens_of
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
 from capsearch.indexer.prepare import Prepared, prepare_all, read_sidecars
 from capsearch.indexer.sources.captions import NamedCaption, read_captions
@@ -247,14 +247,13 @@ class _Run:
         words_of = self.collection.model.text.words
         while stale := writer.stale_words(_WORDS_A_BATCH):
             documents = self.collection.catalog.documents([image_id for image_id, _ in stale])
-            tokens = [
-                (number, " ".join(words_of(searchable_text(documents[image_id]))))
-                for image_id, number in stale
-                if image_id in documents
-            ]
-            missing = [(number, "") for image_id, number in stale if image_id not in documents]
             with writer.transaction():
-                writer.put_words([*tokens, *missing])
+                writer.put_words(
+                    [
+                        (number, tokens_of(documents.get(image_id), words_of))
+                        for image_id, number in stale
+                    ]
+                )
             if self.stop.is_set():
                 return
 

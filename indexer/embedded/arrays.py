@@ -35,6 +35,7 @@ from capsearch.engine.errors import IndexProblem
 Rows: TypeAlias = NDArray[Any]  # (N, W), float16 or float32
 Slots: TypeAlias = NDArray[np.int64]  # row numbers
 SUFFIXES = {"<f2": ".f16", "<f4": ".f32"}
+CODES = ".codes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class VectorFile:
     def path(self) -> Path:
         """The file that holds the rows; it need not exist while there are none."""
         return self.folder / f"{self.name}-{self.generation}{SUFFIXES[self.dtype]}"
+
+    @property
+    def codes_path(self) -> Path:
+        """The cache of compressed codes of these rows (embedded.codes)."""
+        return self.path.with_suffix(CODES)
 
     @property
     def stride(self) -> int:
@@ -106,10 +112,10 @@ def blocks(rows: Rows, slots: Slots, size: int = 4096) -> Iterable[Rows]:
 
 
 def remove_unreferenced(folder: Path, arrays: Iterable[VectorFile]) -> None:
-    """Deletes vector files and temporary files in `folder` that are not among `arrays`."""
-    referenced = {array.path.name for array in arrays}
-    for pattern in (*(f"*-*{suffix}" for suffix in SUFFIXES.values()), "*.tmp"):
-        for path in folder.glob(pattern):
+    """Deletes vector files, their codes and temporary files that do not belong to `arrays`."""
+    referenced = {path.name for array in arrays for path in (array.path, array.codes_path)}
+    for suffix in (*SUFFIXES.values(), CODES, ".tmp", ".faiss"):  # .faiss: by older versions
+        for path in folder.glob(f"*{suffix}"):
             if path.name not in referenced:
                 with suppress(OSError):  # on Windows, open in a reader: the next writer retries
                     path.unlink()

@@ -54,18 +54,20 @@ class CatalogWriter:
     def transaction(self, visible: bool = True) -> Iterator[None]:
         """Commits all changes made inside, or none of them after an error.
 
-        Changes that a search can return (`visible`) raise the catalog's revision.
+        Changes that a search can return (`visible`) raise the catalog's revision. Searches in
+        other threads wait: a connection has one transaction at a time.
         """
-        self._connection.execute("BEGIN IMMEDIATE")
-        before = self._connection.total_changes
-        try:
-            yield
-            if visible and self._connection.total_changes > before:
-                self.set_meta("revision", str(self.catalog.revision() + 1))
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+        with self.catalog.lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            before = self._connection.total_changes
+            try:
+                yield
+                if visible and self._connection.total_changes > before:
+                    self.set_meta("revision", str(self.catalog.revision() + 1))
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
 
     # Reading
 
@@ -171,7 +173,6 @@ class CatalogWriter:
     def put_skipped(self, file: ImageFile, reason: str) -> None:
         """Stores that a file was skipped, so that it is not opened again until it changes."""
         self._clear_path(file.path)
-        self._connection.execute("DELETE FROM files WHERE path = ?", (file.path,))
         self._connection.execute(
             "INSERT OR REPLACE INTO skipped VALUES (?, ?, ?, ?)",
             (file.path, file.mtime_ns, file.size, reason),
@@ -181,7 +182,6 @@ class CatalogWriter:
         """Deletes files that no longer exist."""
         for path in paths:
             self._clear_path(path)
-            self._connection.execute("DELETE FROM files WHERE path = ?", (path,))
 
     def remove_orphans(self) -> None:
         """Deletes images that no file contains, with their captions and tags."""
@@ -245,8 +245,12 @@ class CatalogWriter:
                 self._connection.execute("UPDATE captions SET encoded = 0")
 
     def _clear_path(self, path: str, except_image: str = "") -> None:
-        """Deletes a path from the skipped files, and sidecar captions of an image it had before."""
+        """Deletes a path from the skipped files, and from the image it had before its sidecars."""
         self._connection.execute("DELETE FROM skipped WHERE path = ?", (path,))
+        # Not left to INSERT OR REPLACE, which fires no trigger for the row it replaces.
+        self._connection.execute(
+            "DELETE FROM files WHERE path = ? AND image_id != ?", (path, except_image)
+        )
         self._connection.execute(
             "DELETE FROM captions WHERE origin = ? AND source = ? AND image_id != ?",
             (path, SIDECAR, except_image),

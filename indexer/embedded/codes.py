@@ -8,10 +8,9 @@ a keyed hash whose key lies outside the index. Anything else is computed anew, i
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 
@@ -21,26 +20,21 @@ from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.nearest import CodeSearch, Nearest
 
 _STALE_FRACTION = 10  # codes that lack more than a tenth of the rows are written again
-_SIGNATURE_BYTES = 32
+_SIGNATURE_BYTES = _KEY_BYTES = 32
 
 
 def open_search(array: VectorFile) -> Nearest:
     """The search over a vector file, by cached codes where there are any."""
-    rows = array.view()
-    if nearest.needs_codes(rows):
-        index = _load(path_of(array))
-        if index is not None and index.d == array.width and index.ntotal <= array.rows:
-            return CodeSearch(rows, index)
-    return nearest.build(rows)
+    return nearest.build(array.view(), lambda: _load(array))
 
 
 def refresh(array: VectorFile) -> None:
     """Writes the codes of a large vector file unless the cached ones still serve."""
-    rows, path = array.view(), path_of(array)
+    rows, path = array.view(), array.codes_path
     if not nearest.needs_codes(rows):
         path.unlink(missing_ok=True)
         return
-    index = _load(path)
+    index = _load(array)
     if index is not None and (array.rows - index.ntotal) * _STALE_FRACTION < array.rows:
         return
     search = CodeSearch(rows, index)
@@ -51,14 +45,10 @@ def refresh(array: VectorFile) -> None:
         temporary.write_bytes(_signature(data) + data)
 
 
-def path_of(array: VectorFile) -> Path:
-    """The codes of a vector file."""
-    return array.folder / f"{array.name}-{array.generation}.codes"
-
-
-def _load(path: Path):  # type: ignore[no-untyped-def]  # FAISS has no types for indexes
+def _load(array: VectorFile) -> Any:
+    """The cached FAISS index of the first rows of a vector file, or None."""
     try:
-        content = path.read_bytes()
+        content = memoryview(array.codes_path.read_bytes())
     except OSError:
         return None
     signature, data = content[:_SIGNATURE_BYTES], content[_SIGNATURE_BYTES:]
@@ -67,24 +57,25 @@ def _load(path: Path):  # type: ignore[no-untyped-def]  # FAISS has no types for
     import faiss
     import numpy as np
 
-    return faiss.deserialize_index(np.frombuffer(data, np.uint8))
+    index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+    return index if index.d == array.width and index.ntotal <= array.rows else None
 
 
-def _signature(data: bytes) -> bytes:
+def _signature(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, key=_key(), digest_size=_SIGNATURE_BYTES).digest()
 
 
 def _key() -> bytes:
-    """This user's key, made when first needed; without one nothing is trusted."""
+    """This user's key, made when first needed; if it cannot be kept, nothing is trusted."""
     path = user_data_path("capsearch") / "cache.key"
     with suppress(OSError):
-        return path.read_bytes()
-    key = secrets.token_bytes(32)
-    try:
+        key = path.read_bytes()
+        if len(key) == _KEY_BYTES:  # an empty key would sign whatever anybody made
+            return key
+    key = secrets.token_bytes(_KEY_BYTES)
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:
-        return key  # of this process only
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
+        with replacing(path) as temporary:
+            temporary.touch(0o600)
+            temporary.write_bytes(key)
     return key

@@ -1,7 +1,7 @@
 """One index directory: catalog.sqlite, vector files, manifest.json, and caches.
 
 The catalog is authoritative. The vector files are described in `arrays`; manifest.json shows people
-which model the catalog names; `*.faiss` and thumbnails/ are caches that may be deleted at any time.
+which model the catalog names; `*.codes` and thumbnails/ are caches that may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from capsearch.engine.search import SearchEngine
 from capsearch.indexer.embedded import codes, manifest
 from capsearch.indexer.embedded.arrays import VectorFile, remove_unreferenced
 from capsearch.indexer.embedded.backend import EmbeddedBackend
-from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.catalog import SEARCHABLE, SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.manifest import Identity
 from capsearch.indexer.embedded.stats import THUMBNAILS, CollectionStats, measure
@@ -138,6 +138,8 @@ class Collection:
         writer = CatalogWriter(self.catalog)
         with writer.transaction(visible=False):
             writer.set_meta("updated_at", manifest.now())
+            count = self.catalog.searchable_count()
+            writer.set_meta(SEARCHABLE, f"{self.catalog.revision()} {count}")
         for name in ("vectors", "captions"):
             codes.refresh(self.catalog.array(name))
         self._write_manifest()

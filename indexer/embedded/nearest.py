@@ -8,6 +8,7 @@ FAISS are left as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,7 +62,10 @@ class CodeSearch:
 class GpuSearch:
     """Exact search on all GPUs. Tested by its interface only: no GPU was at hand."""
 
+    MAX_DEPTH = 2048  # of FAISS on GPUs
+
     def __init__(self, rows: Rows) -> None:
+        self._rows = rows
         index = _faiss().IndexFlatIP(rows.shape[1])
         for block in blocks(rows, np.arange(len(rows))):
             index.add(np.ascontiguousarray(block, np.float32))
@@ -69,6 +73,8 @@ class GpuSearch:
 
     def top(self, query: Vectors, depth: int) -> Slots:
         """The `depth` best rows."""
+        if depth > self.MAX_DEPTH:
+            return best_of(query, self._rows, None, depth)
         row = np.ascontiguousarray(query, np.float32)[None]
         _, slots = self._index.search(row, depth)
         return np.asarray(slots[0][slots[0] >= 0], np.int64)
@@ -79,11 +85,14 @@ def needs_codes(rows: Rows) -> bool:
     return len(rows) > EXACT_ROWS[rows.dtype]
 
 
-def build(rows: Rows) -> Nearest:
-    """The search that suits the number of rows and the machine."""
+def build(rows: Rows, codes: Callable[[], Any] = lambda: None) -> Nearest:
+    """The search that suits the number of rows and the machine.
+
+    `codes` opens a FAISS index of codes of the first rows, if there is one.
+    """
     if not needs_codes(rows):
         return ExactSearch(rows)
-    return GpuSearch(rows) if _faiss().get_num_gpus() > 0 else CodeSearch(rows)
+    return GpuSearch(rows) if _faiss().get_num_gpus() > 0 else CodeSearch(rows, codes())
 
 
 def best_of(query: Vectors, rows: Rows, slots: Slots | None, depth: int) -> Slots:

@@ -84,9 +84,8 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
             key TEXT NOT NULL, value TEXT NOT NULL,
             PRIMARY KEY (image_id, key, value)
         ) WITHOUT ROWID;
-        CREATE VIRTUAL TABLE words USING fts5(
-            tokens, tokenize = "unicode61 remove_diacritics 0"
-        );
+        -- Tokens are folded already; "ascii" leaves all but ASCII as it is.
+        CREATE VIRTUAL TABLE words USING fts5(tokens, tokenize = "ascii");
         CREATE VIRTUAL TABLE words_vocab USING fts5vocab('words', 'row');
         CREATE TRIGGER words_deleted AFTER DELETE ON images
             BEGIN DELETE FROM words WHERE rowid = OLD.number; END;
@@ -95,6 +94,7 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
     ),
 )
 SCHEMA = len(MIGRATIONS)
+WORDS_SCHEMA = 2  # the first with words
 _TIMEOUT_S = 30.0
 
 

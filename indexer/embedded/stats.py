@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from capsearch.indexer.embedded.arrays import CODES
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.manifest import Identity
 from capsearch.indexer.embedded.schema import SCHEMA
@@ -78,5 +79,7 @@ def _sizes(path: Path) -> dict[str, int]:
 
 def _part(file: Path) -> str:
     """The entry of _PARTS for a file such as thumbnails/..., catalog.sqlite-wal, vectors-1.f32."""
+    if file.suffix == CODES:
+        return "cache"
     first = file.parts[0].split("-")[0].removesuffix(".sqlite")
     return first if first in _PARTS else "cache"

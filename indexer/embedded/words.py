@@ -1,67 +1,67 @@
 """Words found as words: an FTS5 index over folded tokens of captions, tags and file names.
 
 Names, places and rare words are found this way, which a text encoder may not know. A word that
-many documents have says little and is left to the vectors: only words of at most one in fifty
-documents (or of 100) count.
+many documents have says little and is left to the vectors (engine.evidence.is_rare).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from capsearch.engine.fusion import word_weight
+from capsearch.engine.evidence import is_rare, word_weight
 from capsearch.engine.records import Document
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 
-TABLE = "words"
-MAX_CANDIDATES = 2000  # a word
+MAX_WORDS = 64  # of one query; rarer ones first
+_BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
 
 @dataclass(frozen=True, slots=True)
 class WordMatches:
-    """Documents (by number) in which rare words of a query occur, and each word's weight."""
+    """The weight of the query's words in each document (by number) that has rare ones."""
 
-    numbers: Mapping[str, frozenset[int]]
-    weights: Mapping[str, float]  # of all words of the query
+    weights: Mapping[int, float]
+    total: float  # of all words of the query
 
     def coverage(self, number: int) -> float:
-        """The weight of the query's words that a document has, from 0 to 1."""
-        total = sum(self.weights.values())
-        found = sum(self.weights[word] for word, ids in self.numbers.items() if number in ids)
-        return found / total if total else 0.0
-
-    @property
-    def all(self) -> frozenset[int]:
-        """Every document with one of the words."""
-        return frozenset().union(*self.numbers.values())
+        """The share of the query's words that a document has, by weight, from 0 to 1."""
+        return self.weights.get(number, 0.0) / self.total if self.total else 0.0
 
 
 def match(catalog: SqliteCatalog, words: Sequence[str], documents: int) -> WordMatches:
-    """Where the words of a query occur."""
-    counts = {word: _count(catalog, word) for word in words}
-    rare = [word for word, count in counts.items() if 0 < count <= max(100, documents // 50)]
-    numbers = {word: frozenset(_numbers(catalog, quoted([word]))) for word in rare}
-    weights = {word: word_weight(documents, count) for word, count in counts.items()}
-    return WordMatches(numbers, weights)
+    """Where the words of a query occur: nowhere in a catalog that has no words yet."""
+    if not words or not catalog.has_words():
+        return WordMatches({}, 0.0)
+    counts = _counts(catalog, words)
+    weights = {word: word_weight(documents, counts.get(word, 0)) for word in words}
+    rare = [word for word in words if is_rare(documents, counts.get(word, 0))]
+    found: dict[int, float] = defaultdict(float)
+    for word in sorted(rare, key=lambda one: (counts[one], one))[:MAX_WORDS]:
+        sql = "SELECT rowid FROM words WHERE words MATCH ?"
+        for (number,) in catalog.rows(sql, (_quoted([word]),)):
+            found[number] += weights[word]
+    return WordMatches(found, sum(weights.values()))
 
 
-def with_phrases(catalog: SqliteCatalog, phrases: Sequence[Sequence[str]]) -> list[int]:
-    """The documents in which all of these occur, word after word."""
-    return _numbers(catalog, " AND ".join(quoted(phrase) for phrase in phrases), limit=-1)
+def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str]]:
+    """A condition on images (`i`) in which all of these occur, word after word; its values."""
+    expression = " AND ".join(_quoted(phrase) for phrase in phrases)
+    return "i.number IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,)
 
 
-def quoted(words: Sequence[str]) -> str:
-    """An FTS5 phrase; a folded token holds no quotation mark, but who knows."""
-    return '"' + " ".join(word.replace('"', "") for word in words) + '"'
+def tokens_of(document: Document | None, words_of: Callable[[str], Sequence[str]]) -> str:
+    """What the index holds for a document: its texts as tokens; nothing for one without a file."""
+    texts = () if document is None else _texts(document)
+    return _BETWEEN_TEXTS.join(" ".join(words_of(text)) for text in texts)
 
 
-def searchable_text(document: Document) -> str:
+def _texts(document: Document) -> Iterator[str]:
     """Everything written about an image, and what its files and folders are called."""
-    texts = [caption.text for caption in document.captions]
-    texts += [tag.label for tag in document.tags]
-    texts += [_path_text(path) for path in document.record.paths]
-    return "\n".join(texts)
+    yield from (caption.text for caption in document.captions)
+    yield from (tag.label for tag in document.tags)
+    yield from (_path_text(path) for path in document.record.paths)
 
 
 def _path_text(path: str) -> str:
@@ -70,11 +70,13 @@ def _path_text(path: str) -> str:
     return " ".join([*folders[-2:], name.rpartition(".")[0] or name])
 
 
-def _count(catalog: SqliteCatalog, word: str) -> int:
-    rows = catalog.rows("SELECT doc FROM words_vocab WHERE term = ?", (word,))
-    return int(rows[0][0]) if rows else 0
+def _quoted(words: Sequence[str]) -> str:
+    """An FTS5 phrase; a folded token holds no quotation mark, but who knows."""
+    return '"' + " ".join(word.replace('"', "") for word in words) + '"'
 
 
-def _numbers(catalog: SqliteCatalog, expression: str, limit: int = MAX_CANDIDATES) -> list[int]:
-    sql = f"SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH ? LIMIT ?"
-    return [row[0] for row in catalog.rows(sql, (expression, limit))]
+def _counts(catalog: SqliteCatalog, words: Sequence[str]) -> dict[str, int]:
+    """In how many documents each word occurs; those that occur in none are left out."""
+    sql = "SELECT doc FROM words_vocab WHERE term = ?"
+    found = {word: catalog.rows(sql, (word,)) for word in words}
+    return {word: int(rows[0][0]) for word, rows in found.items() if rows}

@@ -1,0 +1,123 @@
+"""Candidates of a search: the best rows by each source of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Source, Vectors
+from capsearch.indexer.embedded import codes
+from capsearch.indexer.embedded.arrays import Rows, Slots
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
+from capsearch.indexer.embedded.words import WordMatches
+
+_FILTERED_EXACTLY = 50_000  # documents that pass a filter: these are all compared
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArrays:
+    """The vector files of one revision, open for search."""
+
+    revision: int
+    images: Rows
+    captions: Rows
+    nearest_images: Nearest
+    nearest_captions: Nearest
+
+    @classmethod
+    def of(cls, catalog: SqliteCatalog, revision: int) -> OpenArrays:
+        """Opens them; call inside a snapshot."""
+        images, captions = catalog.array("vectors"), catalog.array("captions")
+        return cls(
+            revision,
+            images.view(),
+            captions.view(),
+            codes.open_search(images),
+            codes.open_search(captions),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Candidates by slot, and the most that a document outside can score by each source.
+
+    `highest` is NaN for a source that no document outside has, and empty if there is none.
+    """
+
+    slots: Slots
+    highest: Mapping[Source, float]
+
+    @property
+    def complete(self) -> bool:
+        """There is no document outside."""
+        return not self.highest
+
+
+def gather(
+    catalog: SqliteCatalog,
+    arrays: OpenArrays,
+    query: EncodedQuery,
+    matches: WordMatches,
+    allowed: Slots | None,
+    depth: int,
+) -> Pool:
+    """The best `depth` rows by every source the fusion uses, and all documents with rare words."""
+    if allowed is not None and len(allowed) <= max(_FILTERED_EXACTLY, depth):
+        return Pool(allowed, {})
+    if depth >= len(arrays.images):
+        return Pool(np.arange(len(arrays.images)), {})
+    highest: dict[Source, float] = {
+        "image": np.nan, "caption": np.nan, "generated": np.nan, "words": 0.0,
+    }  # fmt: skip
+    parts = [_with_words(catalog, matches)]
+    if query.image is not None:
+        found = _top(arrays.images, arrays.nearest_images, query.image, depth, allowed)
+        highest["image"] = _least(query.image, arrays.images, found)
+        parts.append(found)
+    if query.caption is not None:
+        found = arrays.nearest_captions.top(query.caption, depth)
+        highest["caption"] = _least(query.caption, arrays.captions, found)
+        highest["generated"] = highest["caption"]
+        parts.append(_captioned(catalog, found))
+    slots = np.unique(np.concatenate(parts))
+    return Pool(slots if allowed is None else np.intersect1d(slots, allowed), highest)
+
+
+def within(column: str, numbers: Sequence[int]) -> str:
+    """A condition with integers written out: there may be more than SQLite has variables."""
+    return f"{column} IN ({', '.join(str(int(number)) for number in numbers)})"
+
+
+def _with_words(catalog: SqliteCatalog, matches: WordMatches) -> Slots:
+    sql = "SELECT slot FROM images i WHERE slot IS NOT NULL AND "
+    rows = catalog.rows(sql + within("number", sorted(matches.weights))) if matches.weights else []
+    return np.array([row[0] for row in rows], np.int64)
+
+
+def _captioned(catalog: SqliteCatalog, caption_slots: Slots) -> Slots:
+    sql = (
+        "SELECT i.slot FROM captions c JOIN images i ON i.id = c.image_id "
+        "WHERE i.slot IS NOT NULL AND "
+    )
+    rows = catalog.rows(sql + within("c.slot", caption_slots.tolist()))
+    return np.array([row[0] for row in rows], np.int64)
+
+
+def _top(rows: Rows, nearest: Nearest, query: Vectors, depth: int, allowed: Slots | None) -> Slots:
+    """The best rows among those allowed."""
+    if allowed is None:
+        return nearest.top(query, depth)
+    oversampled = depth * len(rows) // max(len(allowed), 1)
+    found = np.intersect1d(nearest.top(query, min(2 * oversampled, len(rows))), allowed)
+    return found if len(found) >= depth else best_of(query, rows, allowed, depth)
+
+
+def _least(query: Vectors, rows: Rows, slots: Slots) -> float:
+    """What no row outside a top list exceeds: the least score inside; NaN if none is outside."""
+    if len(slots) >= len(rows):
+        return np.nan
+    return float(exact_scores(query, rows, slots).min())
