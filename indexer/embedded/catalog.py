@@ -8,15 +8,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.schema import connect
+from capsearch.indexer.embedded.schema import WORDS_SCHEMA, connect
+from capsearch.indexer.sources.unicode_names import spellings
 
+SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
 _WRITTEN_BY = {"people": "NOT GLOB", "models": "GLOB"}
 
@@ -27,7 +29,7 @@ class SqliteCatalog:
     def __init__(self, path: Path, write: bool = False) -> None:
         self.folder = path.parent
         self.connection = connect(path, write)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # one statement, snapshot or transaction at a time
 
     def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
         """Records by id; ids that are unknown or have no file are left out."""
@@ -68,9 +70,13 @@ class SqliteCatalog:
             for image_id, record in self.images(ids).items()
         }
 
-    def select(self, filters: Filters, columns: str = "id") -> list[Any]:
-        """Columns of the images (`i`) that pass the filters and have a file."""
+    def select(
+        self, filters: Filters, columns: str = "id", *more: tuple[str, Sequence[object]]
+    ) -> list[Any]:
+        """Columns of images (`i`) that pass filters and (condition, values), and have a file."""
         conditions, values = _where(filters)
+        conditions = " AND ".join([conditions, *(condition for condition, _ in more)])
+        values += [value for _, operands in more for value in operands]
         return self.rows(f"SELECT {columns} FROM images i WHERE {conditions}", values)
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
@@ -93,9 +99,21 @@ class SqliteCatalog:
         rows = self.rows("SELECT value FROM meta WHERE key = ?", (key,))
         return rows[0][0] if rows else None
 
-    def image_count(self) -> int:
-        """How many images the catalog holds."""
-        return int(self.rows("SELECT count(*) FROM images")[0][0])
+    def searchable_count(self) -> int:
+        """How many images have a file and a vector; counted only if no writer stored it."""
+        revision, _, stored = (self.meta(SEARCHABLE) or "").partition(" ")
+        if stored and int(revision) == self.revision():
+            return int(stored)
+        present = "SELECT count(*) FROM (SELECT DISTINCT image_id FROM files)"
+        pending = (
+            "SELECT count(*) FROM images i WHERE slot IS NULL "
+            "AND EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
+        )
+        return int(self.rows(present)[0][0]) - int(self.rows(pending)[0][0])
+
+    def has_words(self) -> bool:
+        """False in a catalog of an older capsearch that no writer has opened since."""
+        return int(self.rows("PRAGMA user_version")[0][0]) >= WORDS_SCHEMA
 
     def revision(self) -> int:
         """A number that grows with every visible change; caches of older revisions are stale."""
@@ -112,7 +130,7 @@ class SqliteCatalog:
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """All rows of one statement. IndexProblem when the database is damaged."""
         try:
-            with self._lock:
+            with self.lock:
                 return self.connection.execute(sql, values).fetchall()
         except sqlite3.DatabaseError as problem:
             raise IndexProblem(f"{self.folder}: {problem}; is the index damaged?") from problem
@@ -120,7 +138,7 @@ class SqliteCatalog:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """All reads inside use one state of the database, even if another process writes."""
-        with self._lock:
+        with self.lock:
             self.connection.execute("BEGIN")
             try:
                 yield
@@ -167,15 +185,17 @@ def _where(filters: Filters) -> tuple[str, list[object]]:
 def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
-        ranges = " OR ".join(["path >= ? AND path < ?"] * len(filters.folders))
-        bounds: list[object] = [bound for folder in filters.folders for bound in under(folder)]
+        folders = [spelt for folder in filters.folders for spelt in spellings(folder)]
+        ranges = " OR ".join(["path >= ? AND path < ?"] * len(folders))
+        bounds: list[object] = [bound for folder in folders for bound in under(folder)]
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
         yield "EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND label = ?)", [label]
     if filters.taken_from is not None:
         yield "taken_at >= ?", [filters.taken_from.isoformat()]
     if filters.taken_until is not None:
-        yield "taken_at < ?", [(filters.taken_until + timedelta(days=1)).isoformat()]
+        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
+        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
 

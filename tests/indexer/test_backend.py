@@ -1,0 +1,190 @@
+"""EmbeddedBackend passes the contract however its candidates are found, and shares threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from backend_contract import CM, X, BackendContract, calibrated, document, generated, ids, said
+from embedded_toys import collection_of, index_words
+
+from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.fusion import ConvexCombination, SingleSource
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Filters
+from capsearch.indexer.embedded import backend as embedded
+from capsearch.indexer.embedded import candidates, nearest
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+
+
+class TestEmbedded(BackendContract):
+    spacing = 1
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path):
+        self.path, self.opened = tmp_path, []
+        yield
+        for collection in self.opened:
+            collection.close()
+
+    def build(self, documents, vectors, captions):
+        where = self.path / str(len(self.opened))
+        self.opened.append(collection_of(where, documents, vectors, captions, self.spacing))
+        return self.opened[-1].backend
+
+
+class TestWithUnusedRows(TestEmbedded):
+    spacing = 2
+
+
+class TestStepByStep(TestEmbedded):
+    """Few candidates at a time, so that every page takes many steps; filters on top of that."""
+
+    spacing = 2
+
+    @pytest.fixture(autouse=True)
+    def _shallow(self, monkeypatch):
+        monkeypatch.setattr(embedded, "MIN_DEPTH", 4)
+        monkeypatch.setattr(candidates, "_FILTERED_EXACTLY", 0)
+
+
+class TestByCodes(TestEmbedded):
+    @pytest.fixture(autouse=True)
+    def _large(self, monkeypatch):
+        monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 0))
+
+
+FUSIONS = (
+    SingleSource("image"),
+    SingleSource("caption"),
+    *(ConvexCombination(weight, 0.25) for weight in (0.0, 0.4, 1.0)),
+    calibrated(),
+)
+
+
+@pytest.fixture
+def written():
+    """90 documents, two of three with captions, few distinct scores, some words."""
+    rng = np.random.default_rng(3)
+    names = [f"i{n * 7 % 90:02}" for n in range(90)]
+    vectors = {one: rng.integers(-2, 3, 3).astype(np.float32) / 2 for one in names}
+    captions = [
+        (
+            names[rng.integers(60)],
+            (said if n % 3 else generated)(f"text{n} word{n % 7}"),
+            rng.integers(-2, 3, 3).astype(np.float32) / 2,
+        )
+        for n in range(120)
+    ]
+    of = {one: [text for owner, text, _ in captions if owner == one] for one in names}
+    documents = [
+        document(one, *sorted(of[one], key=lambda text: text.generated), tags=["odd"] * (n % 2))
+        for n, one in enumerate(names)
+    ]
+    return documents, vectors, captions
+
+
+@pytest.mark.parametrize("filters", [Filters(), Filters(tags=("odd",))])
+@pytest.mark.parametrize("fusion", FUSIONS, ids=repr)
+def test_candidates_step_by_step_give_what_scoring_everything_gives(
+    tmp_path, monkeypatch, written, fusion, filters
+):
+    monkeypatch.setattr(embedded, "MIN_DEPTH", 4)
+    monkeypatch.setattr(candidates, "_FILTERED_EXACTLY", 0)
+    documents, vectors, captions = written
+    everything = FakeBackend({one.record.id: one for one in documents}, vectors, captions)
+    caption = None if fusion == SingleSource("image") else np.array([0, 1, 1], np.float32)
+    image = None if fusion == SingleSource("caption") else X
+    query = EncodedQuery(fusion, image, caption, words=("word3", "text11", "nowhere"))
+    with collection_of(tmp_path / "index", documents, vectors, captions, spacing=2) as opened:
+        for limit, offset in [(1, 0), (5, 0), (5, 5), (30, 20), (100, 0)]:
+            expected = everything.search(query, filters, limit, offset)
+            found = opened.backend.search(query, filters, limit, offset)
+            assert [(one.document.record.id, one.score) for one in found] == [
+                (one.document.record.id, pytest.approx(one.score)) for one in expected
+            ]
+            assert [one.contributions.caption for one in found] == [
+                one.contributions.caption for one in expected
+            ]
+
+
+def test_few_captions_among_many_images_are_searched_without_reading_all_images(
+    tmp_path, monkeypatch
+):
+    names = [f"i{n:03}" for n in range(200)]
+    captions = [("i007", said("cat"), X)]
+    monkeypatch.setattr(embedded, "MIN_DEPTH", 8)
+    asked = []
+    monkeypatch.setattr(
+        embedded._Search, "scored",
+        lambda self, slots, scored=embedded._Search.scored: asked.append(len(slots)) or scored(self, slots),
+    )  # fmt: skip
+    with collection_of(
+        tmp_path / "index", [document(one) for one in names], dict.fromkeys(names, X), captions
+    ) as opened:
+        found = opened.backend.search(EncodedQuery(SingleSource("caption"), caption=X), Filters(), 10)
+    assert ids(found) == ["i007"] and max(asked) == 1
+
+
+def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, monkeypatch):
+    names = [f"i{n:02}" for n in range(64)]
+    vectors = {one: np.array([1 - n / 64, 0, 0], np.float32) for n, one in enumerate(names)}
+
+    class Forgetful(nearest.ExactSearch):
+        """Misses the second best row unless asked for many."""
+
+        def top(self, query, depth):
+            return np.array([n for n in super().top(query, depth) if n != 1 or depth > 20])
+
+    monkeypatch.setattr(embedded, "MIN_DEPTH", 8)
+    monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))
+    with collection_of(tmp_path / "index", [document(one) for one in names], vectors, ()) as opened:
+        pages = [opened.backend.search(EncodedQuery(CM, X), Filters(), 2, at) for at in range(0, 64, 2)]
+    found = [one for page in pages for one in ids(page)]
+    assert len(found) == 64 and sorted(found) == names
+    assert found[:4] == ["i00", "i02", "i01", "i03"]
+
+
+def test_threads_share_a_backend_while_another_writes(tmp_path):
+    names = [f"i{n:02}" for n in range(30)]
+    answers: list[list[str]] = []
+    with collection_of(
+        tmp_path / "index", [document(one) for one in names], dict.fromkeys(names, X), ()
+    ) as opened:
+
+        def search() -> None:
+            for _ in range(20):
+                answers.append(ids(opened.backend.search(EncodedQuery(CM, X), Filters(), 5)))
+
+        threads = [threading.Thread(target=search) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        writer = CatalogWriter(opened.catalog)
+        for n in range(20):
+            with writer.transaction():
+                writer.set_meta("note", str(n))
+        for thread in threads:
+            thread.join()
+    assert answers == [names[:5]] * 80
+
+
+def test_the_stored_count_of_documents_serves_until_something_changes(tmp_path):
+    with collection_of(tmp_path / "index", [document("a"), document("b")], {"a": X, "b": X}, ()) as opened:
+        opened.finish()
+        assert opened.catalog.meta("searchable") == f"{opened.catalog.revision()} 2"
+        writer = CatalogWriter(opened.catalog)
+        with writer.transaction():
+            writer.remove_files(["/p/a.jpg"])
+        assert len(opened.backend) == opened.catalog.searchable_count() == 1
+
+
+def test_facets_are_counted_again_after_a_change(tmp_path):
+    with collection_of(tmp_path / "index", [document("a", tags=["cat"])], {"a": X}, ()) as opened:
+        before = opened.backend.facets()
+        assert opened.backend.facets() is before
+        writer = CatalogWriter(opened.catalog)
+        with writer.transaction():
+            writer.put_image(document("b").record, 1, (), document("b", tags=["dog"]).tags)
+        index_words(opened)
+        assert [one.value for one in opened.backend.facets().tags] == ["cat", "dog"]
