@@ -45,6 +45,7 @@ class CodeSearch:
     """Scans compressed codes of all rows; what they rank first is nearly always the best."""
 
     def __init__(self, rows: Rows, index: Any = None) -> None:
+        self._rows = rows
         if index is None:
             index = _faiss().index_factory(rows.shape[1], "RaBitQfs", _faiss().METRIC_INNER_PRODUCT)
             index.train(_sample(rows))  # RaBitQ learns nothing but the mean
@@ -55,8 +56,11 @@ class CodeSearch:
     def top(self, query: Vectors, depth: int) -> Slots:
         """About the `depth` best rows."""
         row = np.ascontiguousarray(query, np.float32)[None]
-        _, slots = self.index.search(row, min(depth, self.index.ntotal))
-        return np.asarray(slots[0][slots[0] >= 0], np.int64)
+        depth = min(depth, self.index.ntotal)
+        _, slots = self.index.search(row, depth)
+        found = np.asarray(slots[0][slots[0] >= 0], np.int64)
+        # Rows that equal the mean of all have no code; if some are missing, compare with each.
+        return found if len(found) == depth else best_of(query, self._rows, None, depth)
 
 
 class GpuSearch:

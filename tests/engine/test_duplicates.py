@@ -7,8 +7,9 @@ import pytest
 
 from capsearch.engine.duplicates import near_duplicates
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.fakes import FakeVectorIndex
-from capsearch.engine.records import Match, Vectors
+from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.protocols import Found
+from capsearch.engine.records import Document, ImageRecord, Vectors
 
 
 def at_cosine(cosine: float, penalty: float = 0.3) -> Vectors:
@@ -16,28 +17,33 @@ def at_cosine(cosine: float, penalty: float = 0.3) -> Vectors:
     return np.array([cosine, np.sqrt(1 - cosine**2), -penalty], np.float32)
 
 
-def index(**cosines: float) -> FakeVectorIndex:
-    return FakeVectorIndex([(name, 0, at_cosine(cosine)) for name, cosine in cosines.items()])
+def index(**cosines: float) -> FakeBackend:
+    return FakeBackend(
+        {one: Document(ImageRecord(one, (f"/{one}",), 1, 1, 1, "JPEG")) for one in cosines},
+        {one: at_cosine(cosine) for one, cosine in cosines.items()},
+    )
+
+
+def ids(found: tuple[Found, ...]) -> list[str]:
+    return [one.document.record.id for one in found]
 
 
 def test_only_images_at_or_above_the_threshold_count() -> None:
     images = index(a=1.0, copy=0.999, crop=0.98, other=0.5)
-    found = near_duplicates(images, "a", threshold=0.97)
-    assert [match.image_id for match in found] == ["copy", "crop"]
+    assert ids(near_duplicates(images, "a", threshold=0.97)) == ["copy", "crop"]
 
 
-def test_a_image_is_no_duplicate_of_itself() -> None:
+def test_an_image_is_no_duplicate_of_itself() -> None:
     assert near_duplicates(index(a=1.0), "a") == ()
 
 
 def test_equal_copies_come_in_the_order_of_their_ids() -> None:
     found = near_duplicates(index(a=1.0, c=1.0, b=1.0), "a")
-    assert found == (Match("b", 1.0, 0), Match("c", 1.0, 0))
+    assert (ids(found), [one.score for one in found]) == (["b", "c"], [1.0, 1.0])
 
 
 def test_the_limit_counts_the_others_only() -> None:
-    found = near_duplicates(index(b=1.0, a=1.0, c=1.0, d=1.0), "d", limit=2)
-    assert [match.image_id for match in found] == ["a", "b"]
+    assert ids(near_duplicates(index(b=1.0, a=1.0, c=1.0, d=1.0), "d", limit=2)) == ["a", "b"]
 
 
 def test_an_unknown_image_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The toy encoders mean what they say; the toy stores keep the stores' contracts."""
+"""The toy encoders mean what they say; the toy backend passes the contract of backends."""
 
 from __future__ import annotations
 
@@ -9,29 +9,16 @@ from pathlib import Path
 import pytest
 
 from capsearch.engine.errors import UnknownLanguage
-from capsearch.engine.fakes import (
-    FakeCatalog,
-    FakeImageEncoder,
-    FakeTextEncoder,
-    FakeVectorIndex,
-    colour_image,
-)
+from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "indexer"))
-from store_contracts import CatalogContract, VectorIndexContract
+from backend_contract import BackendContract
 
 
-class TestFakeVectorIndex(VectorIndexContract):
-    def build(self, rows):
-        return FakeVectorIndex(rows)
-
-
-class TestFakeCatalog(CatalogContract):
-    def build(self, records, captions, tags):
-        return FakeCatalog({record.id: record for record in records}, captions, tags)
-
-    def number(self, catalog, at):
-        return at + 1
+class TestFakeBackend(BackendContract):
+    def build(self, documents, vectors, captions):
+        return FakeBackend({one.record.id: one for one in documents}, vectors, captions)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +38,12 @@ def test_words_without_meaning_are_not_known():
     encoded = FakeTextEncoder().encode(["red", "zyzzyva"], "en")
     assert encoded.known == (True, False)
     assert not encoded.visual[1].any() and not encoded.caption[1].any()
+
+
+def test_a_query_looks_for_each_word_once_and_a_phrase_keeps_them_all():
+    encoder = FakeTextEncoder()
+    assert encoder.words("Red, red car") == ("red", "red", "car")
+    assert encoder.keywords("Red, red car") == ("red", "car")
 
 
 def test_an_unknown_language_is_refused():

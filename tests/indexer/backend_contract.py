@@ -46,7 +46,9 @@ def calibrated() -> CalibratedEvidence:
     return CalibratedEvidence(EVIDENCE, {}, documents=1)
 
 
-def document(image_id: str, *captions: Caption, tags: Sequence[str] = (), path: str = "") -> Document:
+def document(
+    image_id: str, *captions: Caption, tags: Sequence[str] = (), path: str = ""
+) -> Document:
     record = ImageRecord(image_id, (path or f"/p/{image_id}.jpg",), 4, 3, 9, "JPEG")
     return Document(record, captions, tuple(Tag(label, "en", 1.0, "iptc") for label in tags))
 
@@ -72,7 +74,9 @@ class BackendContract(DocumentContract):
         """Images with these vectors and nothing written about them."""
         return self.build([document(one) for one in vectors], vectors, ())
 
-    def captioned(self, captions: Sequence[tuple[str, Caption, Vectors]], **images: Vectors) -> Backend:
+    def captioned(
+        self, captions: Sequence[tuple[str, Caption, Vectors]], **images: Vectors
+    ) -> Backend:
         written: dict[str, list[Caption]] = {one: [] for one in images}
         for owner, caption, _ in captions:
             written[owner].append(caption)
@@ -108,7 +112,12 @@ class BackendContract(DocumentContract):
 
     def test_an_image_appears_once_with_its_best_caption(self):
         texts = [said("first"), said("second"), said("third")]
-        rows = [("a", texts[0], Y), ("a", texts[1], X), ("a", texts[2], DIAGONAL), ("b", texts[0], DIAGONAL)]
+        rows = [
+            ("a", texts[0], Y),
+            ("a", texts[1], X),
+            ("a", texts[2], DIAGONAL),
+            ("b", texts[0], DIAGONAL),
+        ]
         backend = self.captioned(rows, a=Y, b=Y)
         found = backend.search(EncodedQuery(CL, caption=X), Filters(), 10)
         assert [one.contributions.caption for one in found] == [texts[1], texts[0]]
@@ -117,12 +126,17 @@ class BackendContract(DocumentContract):
 
     @pytest.mark.parametrize("text", [said("zebra"), generated("antelope")])
     def test_among_equal_captions_peoples_and_older_ones_win(self, text):
-        backend = self.captioned([("a", generated("older"), Y), ("a", text, X), ("a", said("horse"), X)], a=Y)
+        backend = self.captioned(
+            [("a", generated("older"), Y), ("a", text, X), ("a", said("horse"), X)], a=Y
+        )
         [found] = backend.search(EncodedQuery(CL, caption=X), Filters(), 1)
         assert found.contributions.caption == (said("horse") if text.generated else text)
 
     def test_ties_break_by_image_id(self):
-        assert ids(self.images(c=X, a=X, b=X).search(EncodedQuery(CM, X), Filters(), 2)) == ["a", "b"]
+        assert ids(self.images(c=X, a=X, b=X).search(EncodedQuery(CM, X), Filters(), 2)) == [
+            "a",
+            "b",
+        ]
 
     def test_many_ties_are_cut_by_image_id(self):
         names = [f"i{n * 37 % 500:03}" for n in range(500)]
@@ -135,7 +149,9 @@ class BackendContract(DocumentContract):
             assert backend.search(query, Filters(), 5) == ()
 
     def test_negative_scores_are_found_too(self):
-        assert self.scores(self.images(a=-X, b=X), EncodedQuery(CM, X)) == self.approx({"b": 1, "a": -1})
+        assert self.scores(self.images(a=-X, b=X), EncodedQuery(CM, X)) == self.approx(
+            {"b": 1, "a": -1}
+        )
 
     def test_a_least_score_is_inclusive(self):
         backend = self.images(a=X, b=Y, c=-X)
@@ -156,7 +172,10 @@ class BackendContract(DocumentContract):
         vectors = rng.integers(-1, 2, (200, 3)).astype(np.float32)  # 27 directions, so many ties
         rows = rng.integers(-1, 2, (150, 3)).astype(np.float32)
         backend = self.captioned(
-            [(f"i{n % 100:03}", (generated if n % 3 else said)(f"text {n}"), row) for n, row in enumerate(rows)],
+            [
+                (f"i{n % 100:03}", (generated if n % 3 else said)(f"text {n}"), row)
+                for n, row in enumerate(rows)
+            ],
             **{f"i{n:03}": row for n, row in enumerate(vectors)},
         )
         query = EncodedQuery(fusion, DIAGONAL, DIAGONAL)
@@ -219,7 +238,9 @@ class BackendContract(DocumentContract):
 
     def test_a_word_of_very_many_images_counts_for_nothing(self):
         names = [f"i{n:03}" for n in range(101)]  # one more than 100
-        backend = self.build([document(one, said("sky")) for one in names], dict.fromkeys(names, X), ())
+        backend = self.build(
+            [document(one, said("sky")) for one in names], dict.fromkeys(names, X), ()
+        )
         [found] = backend.search(EncodedQuery(calibrated(), X, words=("sky",)), Filters(), 1)
         assert found.contributions.words == 0
 
@@ -240,8 +261,13 @@ class BackendContract(DocumentContract):
         assert having("red", "bus") == having("red car", tags=("none",)) == []
 
     def test_phrases_alone_are_a_query(self):
-        backend = self.build([document("b", said("red")), document("a", said("red"))], {"a": X, "b": X}, ())
-        assert ids(backend.search(EncodedQuery(CM, ZERO, phrases=(("red",),)), Filters(), 5)) == ["a", "b"]
+        backend = self.build(
+            [document("b", said("red")), document("a", said("red"))], {"a": X, "b": X}, ()
+        )
+        assert ids(backend.search(EncodedQuery(CM, ZERO, phrases=(("red",),)), Filters(), 5)) == [
+            "a",
+            "b",
+        ]
 
     def test_the_vector_of_an_image_can_be_read(self):
         backend = self.images(a=X, b=DIAGONAL)

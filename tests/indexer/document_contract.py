@@ -1,4 +1,4 @@
-"""The part of the contract of a Backend that is about documents: lookup, filters, newest, facets."""
+"""The part of a Backend's contract that is about documents: lookup, filters, newest, facets."""
 
 from __future__ import annotations
 

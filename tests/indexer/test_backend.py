@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from backend_contract import CM, X, BackendContract, calibrated, document, generated, ids, said
+from backend_contract import CM, BackendContract, X, calibrated, document, generated, ids, said
 from embedded_toys import collection_of, index_words
 
 from capsearch.engine.fake_backend import FakeBackend
@@ -115,15 +115,18 @@ def test_few_captions_among_many_images_are_searched_without_reading_all_images(
     names = [f"i{n:03}" for n in range(200)]
     captions = [("i007", said("cat"), X)]
     monkeypatch.setattr(embedded, "MIN_DEPTH", 8)
-    asked = []
+    scored, asked = embedded._Search.scored, []
     monkeypatch.setattr(
-        embedded._Search, "scored",
-        lambda self, slots, scored=embedded._Search.scored: asked.append(len(slots)) or scored(self, slots),
-    )  # fmt: skip
+        embedded._Search,
+        "scored",
+        lambda self, slots: asked.append(len(slots)) or scored(self, slots),
+    )
     with collection_of(
         tmp_path / "index", [document(one) for one in names], dict.fromkeys(names, X), captions
     ) as opened:
-        found = opened.backend.search(EncodedQuery(SingleSource("caption"), caption=X), Filters(), 10)
+        found = opened.backend.search(
+            EncodedQuery(SingleSource("caption"), caption=X), Filters(), 10
+        )
     assert ids(found) == ["i007"] and max(asked) == 1
 
 
@@ -140,7 +143,9 @@ def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, mo
     monkeypatch.setattr(embedded, "MIN_DEPTH", 8)
     monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))
     with collection_of(tmp_path / "index", [document(one) for one in names], vectors, ()) as opened:
-        pages = [opened.backend.search(EncodedQuery(CM, X), Filters(), 2, at) for at in range(0, 64, 2)]
+        pages = [
+            opened.backend.search(EncodedQuery(CM, X), Filters(), 2, at) for at in range(0, 64, 2)
+        ]
     found = [one for page in pages for one in ids(page)]
     assert len(found) == 64 and sorted(found) == names
     assert found[:4] == ["i00", "i02", "i01", "i03"]
@@ -154,8 +159,8 @@ def test_threads_share_a_backend_while_another_writes(tmp_path):
     ) as opened:
 
         def search() -> None:
-            for _ in range(20):
-                answers.append(ids(opened.backend.search(EncodedQuery(CM, X), Filters(), 5)))
+            query = EncodedQuery(CM, X)
+            answers.extend(ids(opened.backend.search(query, Filters(), 5)) for _ in range(20))
 
         threads = [threading.Thread(target=search) for _ in range(4)]
         for thread in threads:
@@ -170,7 +175,9 @@ def test_threads_share_a_backend_while_another_writes(tmp_path):
 
 
 def test_the_stored_count_of_documents_serves_until_something_changes(tmp_path):
-    with collection_of(tmp_path / "index", [document("a"), document("b")], {"a": X, "b": X}, ()) as opened:
+    with collection_of(
+        tmp_path / "index", [document("a"), document("b")], {"a": X, "b": X}, ()
+    ) as opened:
         opened.finish()
         assert opened.catalog.meta("searchable") == f"{opened.catalog.revision()} 2"
         writer = CatalogWriter(opened.catalog)
