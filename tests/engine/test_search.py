@@ -2,57 +2,15 @@
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from math import sqrt
 
 import pytest
+from toy_engine import CAPTIONS, FLOOR, WEIGHT, build, found
 
 from capsearch.engine.errors import InvalidQuery, UnknownLanguage
-from capsearch.engine.evidence import word_weight
-from capsearch.engine.fake_backend import FakeBackend
-from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
-from capsearch.engine.fusion import EvidenceModel, KindWeights
+from capsearch.engine.fakes import colour_image
 from capsearch.engine.query import Query
-from capsearch.engine.records import Caption, Document, Filters, ImageRecord
-from capsearch.engine.search import SearchEngine
-
-WEIGHT, FLOOR = 0.4, 0.1  # of the fake text encoder
-IMAGES = {
-    "blue": ("blue",),
-    "red": ("red",),
-    "red-blue": ("red", "blue"),
-    "white": ("white",),
-}
-CAPTIONS = (
-    ("red", Caption("a red car", "en", "sidecar")),
-    ("white", Caption("一只红色的猫", "zh", "sidecar")),
-    ("white", Caption("a dog", "en", "model:fake")),
-)
-
-
-def build(images=IMAGES, captions=CAPTIONS, penalty=0.0, evidence=None) -> SearchEngine:
-    eyes = FakeImageEncoder(penalty=penalty)
-    words = FakeTextEncoder(penalty=penalty, evidence=evidence)
-    documents = {
-        name: Document(
-            ImageRecord(name, (f"/p/{name}.png",), 16, 16, 9, "PNG"),
-            tuple(caption for owner, caption in captions if owner == name),
-        )
-        for name in images
-    }
-    vectors = {
-        name: eyes.project(eyes.features([colour_image(*colours)]))[0]
-        for name, colours in images.items()
-    }
-    encoded = [
-        (owner, caption, words.as_documents(words.encode([caption.text], caption.language).caption))
-        for owner, caption in captions
-    ]
-    rows = [(owner, caption, vectors[0]) for owner, caption, vectors in encoded]
-    return SearchEngine(FakeBackend(documents, vectors, rows), eyes, words)
-
-
-def found(result) -> dict[str, float]:
-    return {hit.image_id: hit.score for hit in result.hits}
+from capsearch.engine.records import Filters
 
 
 @pytest.mark.parametrize("text", ["red", "红色", "赤い"])
@@ -268,75 +226,3 @@ def test_cl_without_any_caption_says_so():
     result = build(captions=()).search(Query("red", mode="cl"))
     assert result.hits == ()
     assert "no image here has a caption" in result.warnings[0]
-
-
-class TestQuoted:
-    def test_quoted_words_must_occur(self):
-        assert [hit.image_id for hit in build().search(Query('"dog" red')).hits] == ["white"]
-        assert build().search(Query('"red dog"')).hits == ()
-
-    def test_what_folds_to_nothing_is_not_asked_for(self):
-        assert len(build().search(Query('red "!"')).hits) == 4
-
-
-class TestProbabilities:
-    """Log-odds 4 CM - 1 for bare images, 4 CM + 6 CL - 3 with captions; words add 2."""
-
-    evidence = EvidenceModel(
-        kinds={
-            "": KindWeights(-1.0, {"image": 4.0, "words": 2.0}, {}),
-            "caption": KindWeights(-3.0, {"image": 4.0, "caption": 6.0, "words": 2.0}, {}),
-        },
-        size=4,  # as many as there are images
-        size_exponent=1.0,
-        cutoff=0.5,
-    )
-    engine = build(evidence=evidence)
-
-    def log_odds(self, result) -> dict[str, float]:
-        return {hit.image_id: sum(hit.contributions.log_odds.values()) for hit in result.hits}
-
-    def test_a_hit_scores_its_probability_of_relevance(self):
-        result = self.engine.search(Query("red cat", min_score=0.0))
-        # "red" is in two of four texts and file names, "cat" in none: 红色的猫 has no such word.
-        words = word_weight(4, 2) / (word_weight(4, 2) + word_weight(4, 0))
-        expected = {
-            "white": 6 * 1 - 3,
-            "red": 4 * 1 + 6 / 2 - 3 + 2 * words,
-            "red-blue": 4 / sqrt(2) - 1 + 2 * words,
-            "blue": -1,
-        }
-        assert self.log_odds(result) == pytest.approx(expected)
-        assert found(result) == pytest.approx({k: 1 / (1 + exp(-v)) for k, v in expected.items()})
-        assert (result.unit, result.min_score, result.weight) == ("probability", 0.0, None)
-
-    def test_the_calibrated_cut_off_is_the_default(self):
-        result = self.engine.search(Query("red cat"))
-        assert result.min_score == 0.5
-        assert "blue" not in found(result) and min(found(result).values()) >= 0.5
-
-    def test_nothing_matches_nothing(self):
-        assert self.engine.search(Query("purple bread")).hits == ()
-
-    def test_words_nobody_knows_are_found_as_words(self):
-        engine = build(
-            captions=(("blue", Caption("Zyzzyva", "en", "sidecar")),), evidence=self.evidence
-        )
-        result = engine.search(Query("zyzzyva", min_score=0.0))
-        assert [hit.contributions.words for hit in result.hits] == [1.0, 0.0, 0.0, 0.0]
-        assert result.hits[0].contributions.log_odds == {"words": 2.0, "prior": -3.0}
-
-    def test_cm_is_calibrated_on_images_alone(self):
-        result = self.engine.search(Query("red", mode="cm", min_score=0.0))
-        assert self.log_odds(result)["red"] == pytest.approx(4 - 1)
-        assert result.hits[0].contributions.cl is None and result.unit == "probability"
-
-    @pytest.mark.parametrize(
-        "query", [Query("red", weight=0.4), Query("red", mode="cl"), Query("red", like="blue")]
-    )
-    def test_what_was_not_calibrated_scores_as_before(self, query):
-        result = self.engine.search(query)
-        assert (result.unit, result.min_score) == ("score", None)
-
-    def test_certainty_is_asked_in_vain(self):
-        assert self.engine.search(Query("red", min_score=1.0)).hits == ()

@@ -1,0 +1,107 @@
+"""Nearest rows: exact against brute force, codes against exact, GPUs by their interface."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from capsearch.indexer.embedded import nearest
+from capsearch.indexer.embedded.nearest import CodeSearch, ExactSearch, GpuSearch, exact_scores
+
+
+@pytest.fixture(scope="module")
+def unit_rows() -> np.ndarray:
+    rows = np.random.default_rng(1).normal(size=(6000, 64)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def best(rows: np.ndarray, query: np.ndarray, count: int) -> set[int]:
+    return set(np.argsort(-(rows.astype(np.float32) @ query))[:count].tolist())
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f2"])
+def test_exact_search_finds_what_brute_force_finds(unit_rows, dtype):
+    rows = unit_rows.astype(dtype)
+    for query in unit_rows[:20]:
+        assert set(ExactSearch(rows).top(query, 10).tolist()) == best(rows, query, 10)
+
+
+def test_as_many_rows_as_there_are_can_be_asked_for(unit_rows):
+    rows = unit_rows[:5]
+    for search in (ExactSearch(rows), CodeSearch(rows)):
+        assert sorted(search.top(unit_rows[0], 9).tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_the_best_of_some_rows(unit_rows):
+    chosen = np.arange(0, 6000, 3)
+    found = nearest.best_of(unit_rows[1], unit_rows, chosen, 10)
+    expected = chosen[np.argsort(-(unit_rows[chosen] @ unit_rows[1]))[:10]]
+    assert set(found.tolist()) == set(expected.tolist())
+
+
+def test_codes_at_depth_400_hold_98_of_100_of_the_best_ten(unit_rows):
+    rows = unit_rows[:3000]  # of random directions, the worst case: real images lie closer
+    search, found = CodeSearch(rows), 0
+    queries = np.random.default_rng(2).normal(size=(100, 64)).astype(np.float32)
+    for query in queries:
+        found += len(best(rows, query, 10) & set(search.top(query, 400).tolist()))
+    assert found >= 0.98 * 100 * 10
+
+
+def test_rows_appended_after_the_codes_were_made_are_found(unit_rows):
+    old = CodeSearch(unit_rows[:5000])
+    search = CodeSearch(unit_rows, old.index)
+    assert search.index.ntotal == 6000
+    assert 5500 in search.top(unit_rows[5500], 10)
+
+
+def test_rows_without_a_code_are_compared_one_by_one():
+    same = np.tile(np.array([1, 0, 0], np.float32), (50, 1))
+    assert len(CodeSearch(same).top(same[0], 10)) == 10
+
+
+def test_the_size_decides_between_exact_search_and_codes(unit_rows, monkeypatch):
+    monkeypatch.setattr(nearest, "EXACT_ROWS", {np.dtype("<f4"): 300, np.dtype("<f2"): 100})
+    assert isinstance(nearest.build(unit_rows[:300]), ExactSearch)
+    assert isinstance(nearest.build(unit_rows[:301]), CodeSearch)
+    half = unit_rows.astype("<f2")
+    assert isinstance(nearest.build(half[:100]), ExactSearch)
+    assert isinstance(nearest.build(half[:101]), CodeSearch)
+
+
+def test_cached_codes_are_opened_only_when_needed(unit_rows, monkeypatch):
+    nearest.build(unit_rows[:10], lambda: pytest.fail("opened"))
+    monkeypatch.setattr(nearest, "EXACT_ROWS", {np.dtype("<f4"): 5})
+    cached = CodeSearch(unit_rows[:10]).index
+    assert nearest.build(unit_rows[:10], lambda: cached).index is cached
+
+
+def test_with_gpus_large_files_are_searched_there(unit_rows, monkeypatch):
+    """By its interface: what would be on the GPU stays where it is."""
+    import faiss
+
+    gpu = SimpleNamespace(
+        IndexFlatIP=faiss.IndexFlatIP,
+        get_num_gpus=lambda: 1,
+        index_cpu_to_all_gpus=lambda index: index,
+    )
+    monkeypatch.setattr(nearest, "_faiss", lambda: gpu)
+    monkeypatch.setattr(nearest, "EXACT_ROWS", {np.dtype("<f4"): 5})
+    search = nearest.build(unit_rows, lambda: pytest.fail("codes are for CPUs"))
+    assert isinstance(search, GpuSearch)
+    assert set(search.top(unit_rows[0], 10).tolist()) == best(unit_rows, unit_rows[0], 10)
+    monkeypatch.setattr(search._index, "search", lambda *_: pytest.fail("too deep for a GPU"))
+    assert len(search.top(unit_rows[0], GpuSearch.MAX_DEPTH + 1)) == GpuSearch.MAX_DEPTH + 1
+
+
+def test_a_score_does_not_depend_on_the_rows_around_it(unit_rows):
+    query = unit_rows[0]
+    together = exact_scores(query, unit_rows, np.arange(6000))
+    for at in (0, 1, 17, 4095, 4096, 5999):
+        assert exact_scores(query, unit_rows, np.array([at]))[0] == together[at]
+
+
+def test_nothing_has_no_scores(unit_rows):
+    assert exact_scores(unit_rows[0], unit_rows, np.empty(0, np.int64)).tolist() == []
