@@ -1,0 +1,142 @@
+"""Words found as words: what matches, what a change makes stale, and how long queries are met."""
+
+from __future__ import annotations
+
+import pytest
+from backend_contract import X, calibrated, document, ids, said
+from embedded_toys import collection_of, index_words
+
+from capsearch.encoders.words import fold, keywords
+from capsearch.engine.evidence import word_weight
+from capsearch.engine.fusion import SingleSource
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag
+from capsearch.indexer.embedded import words
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.words import match, tokens_of
+from capsearch.indexer.sources.scan import ImageFile
+
+
+@pytest.fixture
+def collection(tmp_path):
+    documents = [document("a", said("a red car")), document("b", said("a red bus"), tags=["bus"])]
+    with collection_of(tmp_path / "index", documents, {"a": X, "b": X}, ()) as opened:
+        yield opened
+
+
+def having(collection, *phrases: str) -> list[str]:
+    """The images in which these phrases occur."""
+    folded = tuple(tuple(phrase.split()) for phrase in phrases)
+    query = EncodedQuery(SingleSource("image"), X, phrases=folded)
+    return ids(collection.backend.search(query, Filters(), 10))
+
+
+def change(collection, action) -> None:
+    writer = CatalogWriter(collection.catalog)
+    with writer.transaction():
+        action(writer)
+    index_words(collection)
+
+
+def test_texts_of_a_document_do_not_run_into_each_other():
+    record = ImageRecord("a", ("/photos/my trips/Kyoto 2019/IMG_1.jpg",), 1, 1, 1, "JPEG")
+    one = Document(record, (Caption("a cat", "en", "x"),), (Tag("猫", "zh", 1.0, "x"),))
+    assert tokens_of(one, fold) == "cat ¶ 猫 ¶ my trip kyoto 2019 1"
+    assert tokens_of(None, fold) == ""
+
+
+def test_names_without_a_suffix_and_windows_paths_count_too():
+    record = ImageRecord("a", ("C:\\photos\\kyoto\\temple",), 1, 1, 1, "JPEG")
+    assert tokens_of(Document(record), fold) == "photo kyoto templ"
+
+
+def test_matches_add_the_weights_of_the_words(collection):
+    found = match(collection.catalog, ("red", "bus", "nowhere"), 2)
+    red, bus, nowhere = (word_weight(2, count) for count in (2, 1, 0))
+    numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
+    assert found.coverage(numbers["a"]) == pytest.approx(red / (red + bus + nowhere))
+    assert found.coverage(numbers["b"]) == pytest.approx((red + bus) / (red + bus + nowhere))
+    assert found.coverage(999) == 0
+
+
+def test_a_query_without_words_matches_nothing(collection):
+    assert match(collection.catalog, (), 2).coverage(1) == 0
+
+
+@pytest.mark.parametrize("word", ['"', "red*", "red OR bus", "NOT", "a:b", "(", "-red", "ςigma"])
+def test_no_word_is_taken_for_syntax(collection, word):
+    assert match(collection.catalog, (word,), 2).weights == {}
+    assert having(collection, "car", word) in ([], ["a"])
+
+
+def test_letters_beyond_ascii_are_matched_as_they_were_folded(collection):
+    texts = ["Ελλάς", "东京塔", "ガラス", "нью-йорк", "straße", "𠮷野家"]
+    change(collection, lambda writer: [writer._put_caption("a", "", said(one)) for one in texts])
+    with CatalogWriter(collection.catalog).transaction():
+        folded = tokens_of(collection.catalog.documents(["a"])["a"], fold)
+        number = collection.catalog.rows("SELECT number FROM images WHERE id = 'a'")[0][0]
+        CatalogWriter(collection.catalog).put_words([(number, folded)])
+    for text in texts:
+        assert set(match(collection.catalog, keywords(text), 2).weights) == {number}, text
+
+
+def test_a_new_caption_is_found_and_a_removed_one_is_not(collection):
+    change(
+        collection, lambda writer: writer._replace_captions("a", ("sidecar",), "", [said("tram")])
+    )
+    assert (having(collection, "tram"), having(collection, "car")) == (["a"], [])
+
+
+def test_tags_replace_each_other(collection):
+    record = document("b").record
+    tags = [Tag("coach", "en", 1.0, "iptc")]
+    change(collection, lambda writer: writer.put_image(record, 1, (), tags))
+    assert having(collection, "coach") == ["b"]
+    assert having(collection, "bus") == ["b"]  # in the caption still
+
+
+def test_file_names_come_and_go(collection):
+    change(collection, lambda writer: writer.put_file(ImageFile("/q/zoo.jpg", 1, 1), "a", ()))
+    assert having(collection, "zoo") == ["a"]
+    change(collection, lambda writer: writer.remove_files(["/q/zoo.jpg"]))
+    assert having(collection, "zoo") == []
+
+
+def test_a_file_that_got_another_image_is_no_name_of_the_old_one(collection):
+    change(collection, lambda writer: writer.put_file(ImageFile("/q/zoo.jpg", 1, 1), "a", ()))
+    change(collection, lambda writer: writer.put_file(ImageFile("/q/zoo.jpg", 2, 1), "b", ()))
+    assert having(collection, "zoo") == ["b"]
+
+
+def test_an_image_that_is_deleted_leaves_no_words_to_its_successor(collection):
+    change(collection, lambda writer: (writer.remove_files(["/p/b.jpg"]), writer.remove_orphans()))
+    assert having(collection, "bus") == []
+    assert collection.catalog.rows("SELECT count(*) FROM words") == [(1,)]
+    new = document("c")
+
+    def add(writer):
+        writer.put_image(new.record, 1, (), ())
+        writer.put_file(ImageFile(new.record.path, 1, 1), "c", ())
+
+    change(collection, add)  # it gets the same number
+    assert (having(collection, "bus"), having(collection, "c")) == ([], ["c"])
+
+
+def test_nothing_is_stale_after_the_words_were_indexed(collection):
+    writer = CatalogWriter(collection.catalog)
+    assert writer.stale_words(10) == []
+    with writer.transaction():
+        writer.remove_files(["/p/b.jpg"])
+    assert [image_id for image_id, _ in writer.stale_words(10)] == ["b"]
+
+
+def test_of_a_very_long_query_the_rarest_words_count(collection, monkeypatch):
+    monkeypatch.setattr(words, "MAX_WORDS", 1)
+    found = match(collection.catalog, ("red", "bus"), 2)
+    numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
+    assert set(found.weights) == {numbers["b"]}
+
+
+def test_a_word_finds_an_image_far_from_the_query(collection):
+    query = EncodedQuery(calibrated(), -X, words=("bus",))
+    assert ids(collection.backend.search(query, Filters(), 1)) == ["b"]
