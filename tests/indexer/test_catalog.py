@@ -1,4 +1,4 @@
-"""SqliteCatalog passes the catalog contract; schema numbers and migrations."""
+"""SqliteCatalog: readers, threads, transactions, schema numbers and migrations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sqlite3
 import threading
 
 import pytest
-from store_contracts import A, CatalogContract
+from document_contract import DOCUMENTS, VECTOR, A
+from embedded_toys import collection_of
 
 from capsearch.engine.errors import IndexProblem, SchemaTooNew
 from capsearch.indexer.embedded.catalog import SqliteCatalog, under
@@ -15,89 +16,66 @@ from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA, connect
 from capsearch.indexer.sources.scan import ImageFile
 
 
-class TestSqliteCatalog(CatalogContract):
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path):
-        self.path = tmp_path / "catalog.sqlite"
-        self.opened: list[SqliteCatalog] = []
-        yield
-        for catalog in self.opened:
-            catalog.close()
+@pytest.fixture
+def catalog(tmp_path):
+    documents = {document.record.id: VECTOR for document in DOCUMENTS}
+    with collection_of(tmp_path / "index", DOCUMENTS, documents, ()) as collection:
+        yield collection.catalog
 
-    def build(self, records, captions, tags):
-        catalog = SqliteCatalog(self.path, write=True)
-        self.opened.append(catalog)
-        writer = CatalogWriter(catalog)
-        with writer.transaction():
-            for slot, record in enumerate(records):
-                writer.put_image(record, slot, (), tags.get(record.id, ()))
-                for path in record.paths:
-                    writer.put_file(ImageFile(path, 1, record.size_bytes), record.id, ())
-            for image_id, caption in captions:
-                writer._put_caption(image_id, "", caption)
-        return catalog
 
-    def number(self, catalog, at):
-        return at + 1
+def test_a_reader_reads_what_a_writer_committed(catalog):
+    reader = SqliteCatalog(catalog.folder / "catalog.sqlite")
+    assert set(reader.images([A])) == {A}
+    reader.close()
 
-    def test_a_reader_reads_what_a_writer_committed(self):
-        self.full()
-        reader = SqliteCatalog(self.path)
-        assert set(reader.images([A])) == {A}
-        reader.close()
 
-    def test_a_reader_cannot_write(self):
-        self.full()
-        reader = SqliteCatalog(self.path)
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            reader.connection.execute("DELETE FROM images")
-        reader.close()
+def test_a_reader_cannot_write(catalog):
+    reader = SqliteCatalog(catalog.folder / "catalog.sqlite")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.connection.execute("DELETE FROM images")
+    reader.close()
 
-    def test_several_threads_may_read_at_once(self):
-        catalog, counts = self.full(), []
-        threads = [
-            threading.Thread(target=lambda: counts.append(len(catalog.images([A]))))
-            for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert counts == [1] * 8
 
-    def test_a_deleted_caption_is_an_error_with_advice_to_search_again(self):
-        with pytest.raises(IndexProblem, match="changed during the search; search again"):
-            self.full().caption(999)
+def test_several_threads_may_read_at_once(catalog):
+    counts: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: counts.append(len(catalog.images([A])))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [1] * 8
 
-    def test_a_failed_transaction_changes_nothing(self):
-        catalog = self.full()
-        writer, before = CatalogWriter(catalog), catalog.revision()
-        with pytest.raises(RuntimeError), writer.transaction():
-            writer.remove_files(["/p/a.jpg"])
-            raise RuntimeError
-        assert len(catalog.images([A])[A].paths) == 2
-        assert catalog.revision() == before
 
-    def test_only_changes_raise_the_revision(self):
-        catalog = self.full()
-        writer, before = CatalogWriter(catalog), catalog.revision()
-        with writer.transaction():
-            writer.remove_files(["/nowhere.jpg"])
-        assert catalog.revision() == before
-        with writer.transaction():
-            writer.remove_files(["/p/a.jpg"])
-        assert catalog.revision() == before + 1
+def test_a_failed_transaction_changes_nothing(catalog):
+    writer, before = CatalogWriter(catalog), catalog.revision()
+    with pytest.raises(RuntimeError), writer.transaction():
+        writer.remove_files(["/p/a.jpg"])
+        raise RuntimeError
+    assert len(catalog.images([A])[A].paths) == 2
+    assert catalog.revision() == before
 
-    def test_an_image_without_files_is_not_returned_and_is_deleted_with_its_captions(self):
-        catalog = self.full()
-        writer = CatalogWriter(catalog)
-        with writer.transaction():
-            writer.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
-        assert catalog.images([A]) == {}
-        with writer.transaction():
-            writer.remove_orphans()
-        assert catalog.rows("SELECT count(*) FROM captions WHERE image_id = ?", (A,)) == [(0,)]
-        assert catalog.rows("SELECT count(*) FROM tags WHERE image_id = ?", (A,)) == [(0,)]
+
+def test_only_changes_raise_the_revision(catalog):
+    writer, before = CatalogWriter(catalog), catalog.revision()
+    with writer.transaction():
+        writer.remove_files(["/nowhere.jpg"])
+    assert catalog.revision() == before
+    with writer.transaction():
+        writer.remove_files(["/p/a.jpg"])
+    assert catalog.revision() == before + 1
+
+
+def test_an_image_without_files_is_not_returned_and_is_deleted_with_its_captions(catalog):
+    writer = CatalogWriter(catalog)
+    with writer.transaction():
+        writer.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
+    assert catalog.images([A]) == {}
+    with writer.transaction():
+        writer.remove_orphans()
+    assert catalog.rows("SELECT count(*) FROM captions WHERE image_id = ?", (A,)) == [(0,)]
+    assert catalog.rows("SELECT count(*) FROM tags WHERE image_id = ?", (A,)) == [(0,)]
 
 
 def test_a_file_of_an_unknown_image_is_refused_by_the_database(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from backend_contract import calibrated
 
 from capsearch.encoders import models
 from capsearch.engine.errors import (
@@ -17,10 +18,11 @@ from capsearch.engine.errors import (
     ModelMismatch,
     SchemaTooNew,
 )
-from capsearch.engine.query import Query
-from capsearch.indexer.embedded import nearest
+from capsearch.engine.query import EncodedQuery, Query
+from capsearch.engine.records import Filters
+from capsearch.indexer.embedded import codes, maintenance, nearest, schema
 from capsearch.indexer.embedded.collection import Collection, default_index_path
-from capsearch.indexer.embedded.schema import SCHEMA
+from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA
 from capsearch.indexer.pipeline import index
 
 
@@ -160,30 +162,112 @@ def test_uncommitted_rows_are_not_found_and_are_cut_off_by_the_next_writer(where
     assert vectors.stat().st_size == size
 
 
-def test_a_large_index_caches_its_graph_and_returns_the_same_hits(
-    where, image_folder, fake_model, monkeypatch
-):
+@pytest.fixture
+def large(monkeypatch, tmp_path):
+    """Every file is too large to compare with each row."""
+    monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 2))
+    monkeypatch.setattr(codes, "user_data_path", lambda _: tmp_path / "user")
+
+
+def test_a_large_index_caches_its_codes_and_returns_the_same_hits(where, fake_model, request):
     with Collection.open(where, fake_model) as reader:
         before = reader.engine().search(Query("red"))
-    monkeypatch.setattr(nearest, "FLAT_LIMIT", 2)
+    request.getfixturevalue("large")
     with Collection.create(where, fake_model) as writer:
         index(writer, [])
-    assert (where / "vectors.faiss").is_file()
-    with Collection.open(where, fake_model) as reader:
-        assert isinstance(reader.index_of("vectors")._given, nearest.Hnsw)
-        assert reader.engine().search(Query("red")).hits == before.hits
-    (where / "vectors.faiss").write_bytes(b"something else")
-    with Collection.open(where, fake_model) as reader:
-        assert reader.index_of("vectors")._given is None
-        assert reader.engine().search(Query("red")).hits == before.hits
+        assert writer.stats().bytes_on_disk["cache"] >= (where / "vectors-1.codes").stat().st_size
+    for content in (None, b"something else"):
+        if content:
+            (where / "vectors-1.codes").write_bytes(content)
+        with Collection.open(where, fake_model) as reader:
+            assert reader.engine().search(Query("red")).hits == before.hits
+            assert isinstance(reader.backend._open().nearest_images, nearest.CodeSearch)
 
 
-def test_a_recent_graph_is_not_written_again(where, fake_model, monkeypatch):
-    monkeypatch.setattr(nearest, "FLAT_LIMIT", 2)
+@pytest.mark.usefixtures("large")
+def test_recent_codes_are_not_written_again(where, fake_model):
     with Collection.create(where, fake_model) as writer:
         index(writer, [])
-        monkeypatch.setattr(nearest, "save", lambda *_: pytest.fail("written again"))
+        written = (where / "vectors-1.codes").stat().st_mtime_ns
         index(writer, [])
+    assert (where / "vectors-1.codes").stat().st_mtime_ns == written
+
+
+@pytest.mark.usefixtures("large")
+def test_codes_of_former_files_are_removed(where, fake_model):
+    for former in ("vectors-0.codes", "captions-7.codes", "vectors.faiss"):
+        (where / former).write_bytes(b"old")
+    with Collection.create(where, fake_model) as writer:
+        index(writer, [])
+    names = [path.name for path in [*where.glob("*.codes"), *where.glob("*.faiss")]]
+    assert names == ["vectors-1.codes"]
+
+
+def test_an_index_of_which_no_image_is_encoded_yet_is_empty(where, make_model):
+    other = make_model(backbone="other")
+    with Collection.create(where, other) as writer:
+        maintenance.rebuild(writer)
+        with pytest.raises(IndexEmpty):
+            writer.engine()
+
+
+class TestSchemaOne:
+    """An index made before words were found as words."""
+
+    @pytest.fixture
+    def old(self, where) -> Path:
+        path = where / "catalog.sqlite"
+        connection = sqlite3.connect(path)
+        tables = ("meta", "roots", "arrays", "files", "captions", "tags", "skipped")
+        rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+        columns = "id, width, height, size_bytes, format, taken_at, slot"
+        images = connection.execute(f"SELECT {columns} FROM images").fetchall()
+        connection.close()
+        for file in where.glob("catalog.sqlite*"):
+            file.unlink()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
+            patch.setattr(schema, "SCHEMA", 1)
+            connection = schema.connect(path, write=True)
+        for name, found in {"images": images, **rows}.items():
+            marks = ", ".join("?" * len(found[0])) if found else ""
+            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", found)
+        connection.close()
+        return where
+
+    def test_a_reader_searches_it_without_words(self, old, fake_model):
+        with Collection.open(old, fake_model) as reader:
+            assert not reader.catalog.has_words()
+            hits = reader.engine().search(Query("red")).hits
+            assert [hit.record.path.split("/")[-1] for hit in hits][0] == "red.png"
+            assert len(hits) == len(reader.backend) == 4
+            assert reader.engine().search(Query('"red"')).hits == ()
+            query = EncodedQuery(calibrated(), np.eye(9, dtype=np.float32)[0], words=("red",))
+            found = reader.backend.search(query, Filters(), 5)
+            assert [one.contributions.words for one in found] == [0, 0, 0, 0]
+            assert len(reader.backend.newest(Filters(), 9)) == 4 and reader.backend.facets().folders
+
+    def test_a_writer_migrates_it_and_indexes_its_words(self, old, fake_model):
+        with (
+            Collection.open(old, fake_model) as reader,
+            Collection.create(old, fake_model) as writer,
+        ):
+            assert writer.catalog.rows("PRAGMA user_version") == [(SCHEMA,)]
+            numbers = writer.catalog.rows("SELECT number FROM images ORDER BY id")
+            assert numbers == [(1,), (2,), (3,), (4,)]
+            index(writer, [])
+            for collection in (writer, reader):  # the reader was open all the time
+                [hit] = collection.engine().search(Query('"red"')).hits
+                assert hit.record.path.endswith("red.png")
+
+    def test_captions_keep_their_vectors(self, where, image_folder, fake_model, request):
+        (image_folder / "blue.txt").write_text("a red car")
+        with Collection.create(where, fake_model) as writer:
+            index(writer, [])
+        old = request.getfixturevalue("old")
+        with Collection.create(old, fake_model) as writer:
+            hit = writer.engine().search(Query("car", mode="cl")).hits[0]
+        assert hit.contributions.caption.text == "a red car"
 
 
 def test_the_environment_can_set_the_default_index(monkeypatch, tmp_path):

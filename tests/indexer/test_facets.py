@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from capsearch.encoders.models import Model
-from capsearch.engine.records import Caption, Filters, ImageRecord, Tag
+from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.facets import Facet, facets, newest
+from capsearch.indexer.embedded.facets import facets
 from capsearch.indexer.sources.scan import ImageFile
 
 IMAGES = (
@@ -65,9 +65,9 @@ def test_an_empty_collection_has_no_facets(tmp_path: Path, fake_model: Model) ->
 
 
 def test_newest_first_ties_by_id_undated_last(collection: Collection) -> None:
-    assert newest(collection.catalog, Filters(), limit=9) == ("a", "d", "b", "c")
+    assert collection.catalog.newest(Filters(), limit=9) == ("a", "d", "b", "c")
 
 
 def test_newest_pages_and_filters(collection: Collection) -> None:
-    assert newest(collection.catalog, Filters(), limit=2, offset=1) == ("d", "b")
-    assert newest(collection.catalog, Filters(tags=("cat",)), limit=9) == ("a", "b")
+    assert collection.catalog.newest(Filters(), limit=2, offset=1) == ("d", "b")
+    assert collection.catalog.newest(Filters(tags=("cat",)), limit=9) == ("a", "b")
