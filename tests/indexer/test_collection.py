@@ -230,8 +230,8 @@ class TestSchemaOne:
             patch.setattr(schema, "SCHEMA", 1)
             connection = schema.connect(path, write=True)
         for name, found in {"images": images, **rows}.items():
-            marks = ", ".join("?" * len(found[0])) if found else ""
-            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", found)
+            for row in found:
+                connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
         connection.close()
         return where
 
@@ -239,7 +239,7 @@ class TestSchemaOne:
         with Collection.open(old, fake_model) as reader:
             assert not reader.catalog.has_words()
             hits = reader.engine().search(Query("red")).hits
-            assert [hit.record.path.split("/")[-1] for hit in hits][0] == "red.png"
+            assert hits[0].record.path.endswith("red.png")
             assert len(hits) == len(reader.backend) == 4
             assert reader.engine().search(Query('"red"')).hits == ()
             query = EncodedQuery(calibrated(), np.eye(9, dtype=np.float32)[0], words=("red",))

@@ -31,11 +31,12 @@ def test_a_second_run_opens_no_file(collection, image_folder, monkeypatch):
     assert embedded(collection) == 4
 
 
-def test_a_second_run_without_changes_does_not_rebuild_the_engine(collection, image_folder):
+def test_a_second_run_without_changes_opens_no_file_again(collection, image_folder):
     index(collection, [image_folder])
-    engine = collection.engine()
+    revision, arrays = collection.catalog.revision(), collection.backend._open()
     index(collection, [image_folder])
-    assert collection.engine() is engine
+    assert collection.catalog.revision() == revision
+    assert collection.backend._open() is arrays
 
 
 def test_without_roots_the_known_roots_are_scanned_again(collection, image_folder, image):

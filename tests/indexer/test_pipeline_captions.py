@@ -81,7 +81,8 @@ def test_a_caption_without_known_tokens_is_stored_without_a_vector(collection, i
     (image_folder / "red.json").write_text('{"caption": "un chat", "language": "fr"}')
     index(collection, [image_folder])
     assert captions(collection) == [("un chat", "fr", "sidecar"), ("zyzzyva", "en", "sidecar")]
-    assert len(collection.index_of("captions")) == 0
+    assert collection.catalog.array("captions").rows == 0
+    assert not collection.backend.captioned()
 
 
 def test_embedded_metadata_becomes_captions_tags_and_dates(collection, image_folder):
@@ -94,8 +95,8 @@ def test_embedded_metadata_becomes_captions_tags_and_dates(collection, image_fol
         green.save(image_folder / "green.jpg", exif=exif(main, sub))
     index(collection, [image_folder])
     assert captions(collection) == [("a green tree", "en", "exif")]
-    [tagged] = collection.catalog.select(Filters(tags=("tree", "park")))
-    assert collection.catalog.images([tagged])[tagged].taken_at.year == 2024
+    [tagged] = collection.backend.newest(Filters(tags=("tree", "park")), 9)
+    assert tagged.record.taken_at.year == 2024
 
 
 def test_a_captions_file_names_images_by_path_or_by_file_name(collection, image_folder, tmp_path):
