@@ -15,16 +15,26 @@ Backends call `scores` on candidates and `bound` to know when no other document 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.engine.evidence import SOURCES, Evidence, Floats
+from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent, without
 from capsearch.engine.records import Source, Unit
 
-SHORT, LONG = 2, 6  # folded words of a query, see LengthDependent
+__all__ = [
+    "CalibratedEvidence",
+    "ConvexCombination",
+    "EvidenceModel",
+    "Fusion",
+    "KindWeights",
+    "LengthDependent",
+    "SingleSource",
+    "without",
+]
 
 
 class Fusion(Protocol):
@@ -136,84 +146,6 @@ class ConvexCombination:
 
 
 @dataclass(frozen=True, slots=True)
-class KindWeights:
-    """Logistic regression for documents that have one set of sources.
-
-    `weights` multiply the scores of the sources, `background` what the query scores on a bank of
-    unrelated documents: a query that scores high on everything needs more (engine.search).
-    `weights` are not negative: more evidence never counts against a document.
-    """
-
-    intercept: float
-    weights: Mapping[Source, float]
-    background: Mapping[Source, float]
-
-    def __post_init__(self) -> None:
-        if any(weight < 0.0 for weight in self.weights.values()):
-            raise ValueError(f"weights of evidence must not be negative: {dict(self.weights)}")
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceModel:
-    """What calibration fitted for one model and one query language.
-
-    `kinds` by the captions a document has: "", "caption", "generated", "caption+generated"; one
-    that was not fitted falls back on the next simpler one. A collection of N documents shifts
-    the log-odds by -size_exponent * log(N / size): 1 if one document is relevant in a collection
-    of any size, 0 if their share is constant. `cutoff` is the default least probability.
-    """
-
-    kinds: Mapping[str, KindWeights]
-    size: int
-    size_exponent: float
-    cutoff: float
-
-    def kind(self, caption: bool, generated: bool) -> tuple[str, KindWeights]:
-        """The fitted kind for documents with such captions, and its name."""
-        wanted = "+".join(["caption"] * caption + ["generated"] * generated)
-        for name in (wanted, "caption" if caption else "", ""):
-            if name in self.kinds:
-                return name, self.kinds[name]
-        raise ValueError("an evidence model needs at least the kind ''")
-
-
-@dataclass(frozen=True, slots=True)
-class LengthDependent:
-    """Evidence models for short queries and for sentences; those between are interpolated.
-
-    "cat" has many right answers and a sentence one, so the same score means different odds.
-    """
-
-    short: EvidenceModel  # up to SHORT words
-    long: EvidenceModel  # from LONG words on
-
-    def at(self, words: int) -> EvidenceModel:
-        """The model for a query of so many words."""
-        share = float(np.clip((words - SHORT) / (LONG - SHORT), 0.0, 1.0))
-
-        def mixed(short: float, long: float) -> float:
-            return (1.0 - share) * short + share * long
-
-        kinds = {
-            name: KindWeights(
-                mixed(one.intercept, self.long.kinds[name].intercept),
-                {s: mixed(w, self.long.kinds[name].weights[s]) for s, w in one.weights.items()},
-                {
-                    s: mixed(w, self.long.kinds[name].background[s])
-                    for s, w in one.background.items()
-                },
-            )
-            for name, one in self.short.kinds.items()
-        }
-        return EvidenceModel(
-            kinds,
-            self.short.size,
-            mixed(self.short.size_exponent, self.long.size_exponent),
-            mixed(self.short.cutoff, self.long.cutoff),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class CalibratedEvidence:
     """Log-odds of relevance: an EvidenceModel for one query and one collection.
 
@@ -286,19 +218,6 @@ class CalibratedEvidence:
             # A document whose image is not encoded yet scores as the background does.
             fallback = self.background.get(source, 0.0)
             parts[source][rows] = weight * np.nan_to_num(values, nan=fallback)
-
-
-def without(model: EvidenceModel, *sources: Source) -> EvidenceModel:
-    """The model with some sources ignored, as `--mode cm` does."""
-    kinds = {
-        name: replace(
-            one,
-            weights={key: value for key, value in one.weights.items() if key not in sources},
-        )
-        for name, one in model.kinds.items()
-        if not set(name.split("+")) & set(sources)
-    }
-    return replace(model, kinds=kinds)
 
 
 def _best_caption(evidence: Evidence) -> Floats:

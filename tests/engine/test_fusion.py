@@ -16,6 +16,7 @@ from capsearch.engine.fusion import (
     ConvexCombination,
     EvidenceModel,
     KindWeights,
+    LengthDependent,
     SingleSource,
     without,
 )
@@ -135,6 +136,21 @@ class TestCalibratedEvidence:
         assert images.kinds == {"": KindWeights(-1.0, {"image": 8.0}, {"image": -4.0})}
         assert CalibratedEvidence(images, BACKGROUND, 1000).sources == {"image"}
         assert self.fusion.sources == {"image", "caption", "words"}
+
+
+@pytest.mark.parametrize(("words", "share"), [(0, 0), (2, 0), (3, 1 / 4), (6, 1), (20, 1)])
+def test_between_short_queries_and_sentences_weights_are_interpolated(words, share):
+    short, long = (
+        EvidenceModel({"": KindWeights(value, {"image": 2 * value}, {"image": 3 * value})}, 9, 1, 0)
+        for value in (1.0, 5.0)
+    )
+    kind = LengthDependent(short, long).at(words).kinds[""]
+    value = (1 - share) * 1 + share * 5
+    assert (kind.intercept, kind.weights, kind.background) == (
+        pytest.approx(value),
+        pytest.approx({"image": 2 * value}),
+        pytest.approx({"image": 3 * value}),
+    )
 
 
 SCORE = st.sampled_from([-1.0, -0.1, 0.0, 0.25, 1.0]) | st.floats(-1, 1)
