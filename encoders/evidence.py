@@ -1,6 +1,6 @@
 """What evidence is worth to a model: fitted by calibration, kept beside the model.
 
-`evidence.json` holds an EvidenceModel for each query language, `document_bank.safetensors` a few
+`evidence.json` holds evidence models for each query language, `document_bank.safetensors` a few
 hundred unrelated images and captions. What a query scores on the bank is its background: cosines
 of different queries do not compare, but each does with its own background.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from capsearch.encoders import atomic
 from capsearch.encoders.model_folder import Arrays, save_arrays
 from capsearch.engine.errors import UnknownModel
-from capsearch.engine.fusion import EvidenceModel, KindWeights
+from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
 from capsearch.engine.records import EncodedText, Source, Vectors
 
 FILE, BANK_FILE, SCHEMA = "evidence.json", "document_bank.safetensors", 1
@@ -54,7 +54,7 @@ class StoredEvidence:
 
     folder: Path
 
-    def model(self, language: str) -> EvidenceModel | None:
+    def model(self, language: str) -> LengthDependent | None:
         """What was fitted for queries in a language; None where nothing was."""
         return self._models.get(language)
 
@@ -65,7 +65,7 @@ class StoredEvidence:
         return DocumentBank(stored["images"], stored["captions"])
 
     @cached_property
-    def _models(self) -> Mapping[str, EvidenceModel]:
+    def _models(self) -> Mapping[str, LengthDependent]:
         path = self.folder / FILE
         if not path.is_file():
             return {}
@@ -74,10 +74,13 @@ class StoredEvidence:
             raise UnknownModel(
                 f"{path} was made by a newer capsearch; run `pip install -U capsearch`"
             )
-        return {name: _parse(one) for name, one in stored["languages"].items()}
+        return {
+            name: LengthDependent(_parse(one["short"]), _parse(one["long"]))
+            for name, one in stored["languages"].items()
+        }
 
 
-def save(folder: Path, models: Mapping[str, EvidenceModel], bank: DocumentBank) -> None:
+def save(folder: Path, models: Mapping[str, LengthDependent], bank: DocumentBank) -> None:
     """Write a calibration; the bank first, so that no reader finds weights without it."""
     folder.mkdir(parents=True, exist_ok=True)
     bank.save(folder)

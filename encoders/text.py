@@ -24,7 +24,7 @@ from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
 from capsearch.encoders.words import fold, keywords
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
-from capsearch.engine.fusion import EvidenceModel
+from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import EncodedText, Source, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from capsearch.engine.errors import UnknownLanguage
+from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.fake_backend import FakeBackend
-from capsearch.engine.fusion import EvidenceModel
 from capsearch.engine.records import (
     LANGUAGES,
     EncodedText,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from capsearch.engine.fusion import EvidenceModel
+from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import (
     Caption,

@@ -35,6 +35,9 @@ COMMANDS: Mapping[str, Entry] = {
     "info": Entry("capsearch.ui.commands.info:command", "Report what an index holds."),
     "models": Entry("capsearch.ui.commands.models:command", "List the available models."),
     "train": Entry("capsearch.ui.commands.train:command", "Train models on your own captions."),
+    "calibrate": Entry(
+        "capsearch.ui.commands.calibrate:command", "Fit what evidence is worth to a model."
+    ),
     "bench": Entry("capsearch.ui.commands.bench:command", "Measure quality and speed."),
 }
 

@@ -1,0 +1,1 @@
+"""What evidence is worth to a model, fitted on validation images: needs no torch."""

@@ -1,0 +1,104 @@
+"""Validation images and captions through a model, and collections drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
+from capsearch.encoders.models import Model
+from capsearch.engine.protocols import TextEncoder
+from capsearch.engine.records import EncodedText, Vectors
+
+Rows = NDArray[np.int64]
+_TEXTS_A_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCaptions:
+    """Captions of one language as queries and as documents; `image_rows[i]` is caption i's image.
+
+    Rows are in the order of the images.
+    """
+
+    texts: tuple[str, ...]
+    visual: Vectors  # (M, D) queries
+    caption: Vectors  # (M, C) queries
+    documents: Vectors  # (M, C)
+    image_rows: Rows  # (M,)
+
+    def at(self, rows: Rows) -> EncodedCaptions:
+        """The captions in these rows only."""
+        return EncodedCaptions(
+            tuple(self.texts[row] for row in rows),
+            self.visual[rows],
+            self.caption[rows],
+            self.documents[rows],
+            self.image_rows[rows],
+        )
+
+    def of_images(self, images: Rows) -> EncodedCaptions:
+        """The captions of these images only."""
+        return self.at(np.flatnonzero(np.isin(self.image_rows, images)))
+
+    def first_of_each(self) -> EncodedCaptions:
+        """The first caption of each image."""
+        return self.at(np.unique(self.image_rows, return_index=True)[1])
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImages:
+    """Images as documents, their captions by language, and the objects people labelled."""
+
+    images: Vectors  # (N, D)
+    captions: Mapping[str, EncodedCaptions]
+    objects: tuple[tuple[str, ...], ...]  # () where nobody labelled any
+
+
+def encode_images(
+    model: Model,
+    data: CaptionDataset,
+    cache: FeatureCache | None = None,
+    report: Report | None = None,
+) -> EncodedImages:
+    """A data set through the model; images that cannot be read are left out."""
+    kept, features = load_features(model.image, data, cache, report)
+    languages = [one for one in kept.languages if one in model.text.languages]
+    return EncodedImages(
+        model.image.project(features),
+        {one: encode_captions(model.text, kept, one) for one in languages},
+        tuple(image.objects for image in kept.images),
+    )
+
+
+def encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
+    """Every caption in a language."""
+    found = [
+        (row, caption.text)
+        for row, image in enumerate(data.images)
+        for caption in image.captions.get(language, ())
+    ]
+    texts = tuple(text for _, text in found)
+    encoded = encode_texts(encoder, texts, language)
+    return EncodedCaptions(
+        texts,
+        encoded.visual,
+        encoded.caption,
+        encoder.as_documents(encoded.caption),
+        np.array([row for row, _ in found], np.int64),
+    )
+
+
+def encode_texts(encoder: TextEncoder, texts: Sequence[str], language: str) -> EncodedText:
+    """Many texts, a batch at a time."""
+    starts = range(0, max(len(texts), 1), _TEXTS_A_BATCH)
+    parts = [encoder.encode(texts[at : at + _TEXTS_A_BATCH], language) for at in starts]
+    return EncodedText(
+        visual=np.concatenate([part.visual for part in parts]),
+        caption=np.concatenate([part.caption for part in parts]),
+        known=tuple(known for part in parts for known in part.known),
+    )

@@ -1,0 +1,166 @@
+"""Collections like people's folders, drawn from validation: some images captioned, most not.
+
+A scenario is a collection of images of which a share has one to five captions in some language,
+a few of them wrong, and a set of queries with the images they are about. Whether an image has a
+caption does not depend on whether it is relevant: both queries and captions come from images that
+have captions in both languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages, Rows
+from capsearch.encoders.evidence import DocumentBank
+from capsearch.engine.records import EncodedText, Vectors
+
+Floats = NDArray[np.float64]
+SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
+SIZES = (250, 1000, 3000)
+MAX_CAPTIONS = 5
+WRONG_CAPTIONS = 0.01  # of the captions belong to another image: metadata is not always right
+MAX_QUERIES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Scores of Q queries on N documents; NaN where a document has no caption."""
+
+    image: Floats  # (Q, N)
+    caption: Floats  # (Q, N)
+    relevant: NDArray[np.bool_]  # (Q, N)
+    image_background: Floats  # (Q,)
+    caption_background: Floats  # (Q,)
+
+
+def scenarios(
+    data: EncodedImages, language: str, bank: DocumentBank, random: np.random.Generator
+) -> Iterator[Scenario]:
+    """Sentences of one language against captions of every language, in all shares and sizes."""
+    queries = data.captions[language]
+    for other, captions in data.captions.items():
+        both = np.intersect1d(queries.image_rows, captions.image_rows)
+        for size in SIZES:
+            for share in SHARES:
+                chosen = _draw(np.unique(captions.image_rows), size, random)
+                asked = _draw_queries(queries, np.intersect1d(both, chosen), random)
+                if len(asked.image_rows):
+                    documents = captions.of_images(chosen)
+                    yield _scenario(
+                        data, asked, documents, chosen, bank, share, random, other == language
+                    )
+
+
+def names(
+    data: EncodedImages,
+    encoded: EncodedText,
+    labels: Sequence[str],
+    bank: DocumentBank,
+    random: np.random.Generator,
+    language: str,
+) -> Iterator[Scenario]:
+    """Names of objects as queries: all images that people labelled so are relevant."""
+    captions = data.captions[language]
+    labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
+    for size in SIZES:
+        for share in SHARES:
+            chosen = _draw(labelled, size, random)
+            relevant = relevance(data, labels, chosen)
+            present = np.flatnonzero(relevant.any(axis=1))
+            if not len(present):
+                continue
+            visual, caption = encoded.visual[present], encoded.caption[present]
+            documents = captions.of_images(chosen)
+            owners = np.searchsorted(chosen, documents.image_rows)
+            yield Scenario(
+                (visual @ data.images[chosen].T).astype(np.float64),
+                _best(caption @ documents.documents.T, owners, len(chosen), share, random),
+                relevant[present],
+                *backgrounds(bank, visual, caption),
+            )
+
+
+def relevance(data: EncodedImages, labels: Sequence[str], images: Rows) -> NDArray[np.bool_]:
+    """(L, N) which of these images people gave each label."""
+    found = [[label in data.objects[row] for row in images.tolist()] for label in labels]
+    return np.array(found, bool).reshape(len(labels), len(images))
+
+
+def _scenario(
+    data: EncodedImages,
+    queries: EncodedCaptions,
+    captions: EncodedCaptions,
+    images: Rows,
+    bank: DocumentBank,
+    share: float,
+    random: np.random.Generator,
+    same_language: bool,
+) -> Scenario:
+    column = {row: at for at, row in enumerate(images.tolist())}
+    right = np.array([column[row] for row in queries.image_rows.tolist()])
+    relevant = np.zeros((len(right), len(images)), bool)
+    relevant[np.arange(len(right)), right] = True
+    owners = np.array([column[row] for row in captions.image_rows.tolist()])
+    wrong = random.random(len(owners)) < WRONG_CAPTIONS
+    owners[wrong] = random.integers(0, len(images), int(wrong.sum()))
+    scores = queries.caption @ captions.documents.T  # (Q, C) x (C, M) -> (Q, M)
+    if same_language:  # a query must not find itself
+        repeated = np.array(queries.texts)[:, None] == np.array(captions.texts)[None, :]
+        scores = np.where(repeated, -np.inf, scores)
+    return Scenario(
+        (queries.visual @ data.images[images].T).astype(np.float64),
+        _best(scores, owners, len(images), share, random),
+        relevant,
+        *backgrounds(bank, queries.visual, queries.caption),
+    )
+
+
+def _best(
+    scores: Vectors, owners: Rows, images: int, share: float, random: np.random.Generator
+) -> Floats:
+    """(Q, N) the best caption of each image that keeps any; NaN for the others."""
+    best = np.full((len(scores), images), -np.inf)
+    for at in np.flatnonzero(_kept(owners, images, share, random)):
+        best[:, owners[at]] = np.maximum(best[:, owners[at]], scores[:, at])
+    return np.where(np.isneginf(best), np.nan, best)
+
+
+def _kept(
+    owners: Rows, images: int, share: float, random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Which captions stay: of a share of the images, one to five each."""
+    captioned = random.random(images) < share
+    most = random.integers(1, MAX_CAPTIONS + 1, images)
+    keep = np.zeros(len(owners), bool)
+    counts = np.zeros(images, int)
+    for at in random.permutation(len(owners)):
+        owner = owners[at]
+        if captioned[owner] and counts[owner] < most[owner]:
+            keep[at] = True
+            counts[owner] += 1
+    return keep
+
+
+def backgrounds(bank: DocumentBank, visual: Vectors, caption: Vectors) -> tuple[Floats, Floats]:
+    """(Q,) what queries score on unrelated images, and on unrelated captions."""
+    encoded = EncodedText(visual, caption, (True,) * len(visual))
+    found = [bank.background(encoded, row) for row in range(len(visual))]
+    return (
+        np.array([one["image"] for one in found]),
+        np.array([one["caption"] for one in found]),
+    )
+
+
+def _draw(rows: Rows, count: int, random: np.random.Generator) -> Rows:
+    return np.sort(random.permutation(rows)[:count])
+
+
+def _draw_queries(
+    queries: EncodedCaptions, images: Rows, random: np.random.Generator
+) -> EncodedCaptions:
+    rows = np.flatnonzero(np.isin(queries.image_rows, images))
+    return queries.at(_draw(rows, MAX_QUERIES, random))

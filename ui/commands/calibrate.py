@@ -1,0 +1,91 @@
+"""`capsearch calibrate`: what evidence is worth to a model, fitted on captioned images."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from capsearch.ui.commands.options import json_option
+from capsearch.ui.output.terminal import aligned, print_json, remark
+
+EXAMPLES = """\b
+Examples:
+  capsearch calibrate --data DIR
+  capsearch calibrate --data DIR --model mine --split val
+
+A calibrated model shows every hit with its probability of relevance, fuses images with and
+without captions fairly, and leaves out what does not match. The built-in models are calibrated;
+run this for your own, or to calibrate a built-in one on images like yours.
+
+DIR holds captioned images in one of the layouts that `capsearch train` reads, with a split
+for calibration that the model was not trained on.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--data",
+    "sources",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="A data set of captioned images; repeat to merge several.",
+)
+@click.option(
+    "--model", metavar="NAME", help="The model to calibrate.  [default: the built-in default]"
+)
+@click.option(
+    "--split",
+    default="val",
+    show_default=True,
+    help="The images to fit on: not those the model was trained on.",
+)
+@click.option(
+    "--bank-split",
+    default="train",
+    show_default=True,
+    help="Images and captions in general: what a query scores on them is its background.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where image features are cached.  [default: your cache directory]",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where to write the result.  [default: your models folder, used from now on]",
+)
+@json_option
+def command(
+    sources: tuple[Path, ...],
+    model: str | None,
+    split: str,
+    bank_split: str,
+    cache: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Fit what evidence is worth to a model: images, captions, words."""
+    from capsearch.encoders.calibration.run import CalibrationRun, calibrate
+    from capsearch.indexer.pipeline import Progress
+    from capsearch.ui.output.progress import progress_bar
+
+    run = CalibrationRun(sources, model, split, bank_split, cache, output)
+    with progress_bar() as show:
+        fitted = calibrate(run, lambda done, of: show(Progress("features", done, of, None)))
+    if as_json:
+        print_json({language: asdict(one) for language, one in fitted.items()})
+        return
+    rows = [("language", "cut-off, names", "cut-off, sentences")]
+    rows += [
+        (language, f"{one.short.cutoff:.1%}", f"{one.long.cutoff:.1%}")
+        for language, one in fitted.items()
+    ]
+    click.echo("\n".join(aligned(rows)))
+    remark("searches with this model use it from now on")
