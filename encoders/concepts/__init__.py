@@ -107,9 +107,7 @@ def _read(path: Path) -> Iterator[Concept]:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             yield Concept(
                 id=row["id"],
-                names={
-                    language: tuple(row[language].split("|")) for language in ("en", "zh", "ja")
-                },
+                names={one: tuple(row[one].split("|")) for one in LANGUAGES},
                 broader=tuple(filter(None, row["broader"].split("|"))),
                 wordnet=row["wordnet"],
                 table=path.stem,
