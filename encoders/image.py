@@ -32,12 +32,13 @@ class Backbone:
     input_size: int
     dimension: int
     path: Path
+    resample: str = "bilinear"  # the interpolation it was trained with
 
     def preprocess(self, image: Image) -> Pixels:
         """The whole image, squashed to the input size."""
         from capsearch.encoders.preprocess import squash
 
-        return squash(image, self.input_size)
+        return squash(image, self.input_size, self.resample)
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) features of preprocessed images; ValueError for another shape or type."""

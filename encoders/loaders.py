@@ -29,6 +29,7 @@ def load_backbone(folder: Path) -> Backbone:
         input_size=int(card["input_size"]),
         dimension=int(card["dimension"]),
         path=folder / "backbone.onnx",
+        resample=str(card.get("resample", "bilinear")),
     )
 
 

@@ -15,6 +15,7 @@ from capsearch.encoders.atomic import write_text
 from capsearch.engine.errors import UnknownModel
 
 SCHEMA = 1
+CARD = "model.json"
 LOG = "log.jsonl"  # of the training run; not part of the digest
 _SCALE = ".scale"
 
@@ -22,7 +23,7 @@ _SCALE = ".scale"
 def read_card(folder: Path) -> dict[str, Any]:
     """A folder's `model.json`; UnknownModel if it is missing, invalid or of a newer schema."""
     try:
-        card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise UnknownModel(f"{folder} is not a model folder: {problem}") from problem
     if not isinstance(card, dict) or "kind" not in card:
@@ -38,7 +39,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 def write_card(folder: Path, card: Mapping[str, Any]) -> None:
     """Write `model.json`, whole or not at all. Write it last: it makes the folder a model."""
     text = json.dumps({"schema": SCHEMA, **card}, indent=2, ensure_ascii=False) + "\n"
-    write_text(folder / "model.json", text)
+    write_text(folder / CARD, text)
 
 
 def digest(folder: Path, *more: str) -> str:
@@ -49,7 +50,7 @@ def digest(folder: Path, *more: str) -> str:
     """
     total = hashlib.blake2b(digest_size=6)
     for path in sorted(folder.iterdir()):
-        if path.name not in ("model.json", LOG) and path.is_file():
+        if path.name not in (CARD, LOG) and path.is_file():
             total.update(path.name.encode())
             total.update(hashlib.blake2b(path.read_bytes()).digest())
     for one in more:

@@ -56,8 +56,8 @@ def decode_opened(image: Image.Image, preprocess: Preprocess) -> DecodedImage:
     return DecodedImage(preprocess(image), width, height, kind)
 
 
-def squash(image: Image.Image, size: int) -> Pixels:
+def squash(image: Image.Image, size: int, resample: str = "bilinear") -> Pixels:
     """(size, size, 3) pixels of the whole image: squashed, upright, over white if transparent."""
     image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
-    small = flat_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
+    small = flat_rgb(image).resize((size, size), Image.Resampling[resample.upper()])
     return np.asarray(turned(small, image))

@@ -74,23 +74,15 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(backbone, "load_imagenet", random_network)
         patch.setattr(network, "TextConfig", small)
         patch.setenv("CAPSEARCH_MODELS", str(folder / "models"))
-        arguments = [
-            "--from",
-            "lite0",
-            "--name",
-            "small-cap",
-            "--epochs",
-            "1",
-            "--frozen-epochs",
-            "0",
-        ]
+        arguments = ["--from", "lite0", "--name", "small-cap"]
+        arguments += ["--epochs", "1", "--frozen-epochs", "0"]
         assert main(["train", "backbone", *common(folder), *arguments]) == 0
         yield folder
 
 
 def common(folder: Path, data: Path | None = None) -> list[str]:
-    places = ["--data", str(data or folder / "data"), "--cache", str(folder / "cache")]
-    return [*places, "--min-count", "1", "--batch-size", "15"]
+    paths = ["--data", str(data or folder / "data"), "--cache", str(folder / "cache")]
+    return [*paths, "--min-count", "1", "--batch-size", "15"]
 
 
 @pytest.fixture

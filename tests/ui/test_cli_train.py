@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -66,6 +67,20 @@ def test_the_card_records_the_model_and_its_training(train: Command, workshop: P
     assert model.digest == card["digest"]
     assert model.image.digest == card["backbone_digest"]
     assert not list(workshop.glob("models/*.checkpoint.safetensors"))
+
+
+def test_options_reach_the_run_and_images_may_lie_elsewhere(
+    train: Command, workshop: Path, tmp_path: Path
+) -> None:
+    for split in ("train", "val"):
+        copy(workshop / "data" / f"{split}.jsonl.gz", tmp_path)
+    places = ["--images", str(workshop / "data"), "--lang", "en", "--no-flip", "--json"]
+    settings = ["--epochs", "1", "--lr", "0.002", "--caption-loss-weight", "0.25"]
+    code, out, err = train("text", "--name", "set", *places, *settings, data=tmp_path)
+    assert code == 0, err
+    chosen = json.loads(out)["training"]["options"]
+    assert (chosen["lr"], chosen["caption_loss_weight"]) == (0.002, 0.25)
+    assert (chosen["batch_size"], chosen["epochs"], chosen["seed"]) == (15, 1, 7)
 
 
 def test_another_backbone_joins_an_existing_space(train: Command) -> None:

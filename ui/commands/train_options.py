@@ -150,7 +150,7 @@ _TEXT_ENCODER: tuple[Option[Any], ...] = (
         type=click.IntRange(1),
         metavar="N",
         help="The number of hidden units of the text encoders. Fewer units encode a query "
-        "faster. The text encoders of an existing model (--from) are pruned to N units.",
+        "faster. `train backbone --from MODEL` prunes the model's text encoders to N units.",
     ),
     click.option(
         "--pooling",

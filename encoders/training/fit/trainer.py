@@ -253,11 +253,11 @@ class Trainer:
 
 
 def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[dict[str, Any]]:
-    """The backbone's blocks, with an lr that rises from two thirds of its own; and the rest."""
-    blocks = [child for child in model.backbone.children() if any(True for _ in child.parameters())]
-    for at, block in enumerate(blocks):
-        lr = options.backbone_lr * (2 + at / max(len(blocks) - 1, 1)) / 3
-        yield {"params": list(block.parameters()), "lr": lr, "peak": lr}
+    """The backbone's parts, whose lr rises from two thirds of `backbone_lr`; and the rest."""
+    parts = [child for child in model.backbone.children() if any(True for _ in child.parameters())]
+    for at, part in enumerate(parts):
+        lr = options.backbone_lr * (2 + at / max(len(parts) - 1, 1)) / 3
+        yield {"params": list(part.parameters()), "lr": lr, "peak": lr}
     scales = [model.scale, model.caption_scale]
     grouped = {id(p) for p in (*model.backbone.parameters(), *scales)}
     rest = [p for p in model.parameters() if id(p) not in grouped]

@@ -42,7 +42,7 @@ class TrainingOptions:
     weight_decay: float = 0.01
     ema_epochs: float = 1.0  # length of the exponential moving average of the weights
     patience: int = 4  # epochs without a better validation MRR before training stops
-    backbone_lr: float = 3e-4  # of the backbone's last block; the first one has two thirds of it
+    backbone_lr: float = 3e-4  # of the backbone's head; its blocks have two thirds of it
     label_loss_weight: float = 0.1  # of the label loss, where there are labels
     seed: int = 7
 
