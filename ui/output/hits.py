@@ -24,9 +24,9 @@ class Found(NamedTuple):
 
 
 def print_paths(found: Sequence[Found]) -> None:
-    """Print one path a line, best first, byte for byte as in the file system."""
+    """Print one path a line, best first: to a pipe or file, byte for byte as in the file system."""
     for one in found:
-        click.echo(one.record.path)
+        click.echo(printable(one.record.path) if _on_terminal() else one.record.path)
 
 
 def print_as_json(query: Query, result: SearchResult, found: Sequence[Found]) -> None:
