@@ -72,6 +72,14 @@ EN = Texts(
     refresh="Check for changes",
     not_a_folder="There is no such folder on this computer.",
     already_indexing="Another folder is being indexed; wait until it is done.",
+    secret="Password or token",
+    secret_needed="This page needs the password, or the address with the token that `capsearch ui` "
+    "printed.",
+    wrong_secret="This password or token is wrong.",
+    wrong_host="This page was opened under a name that the server does not know. Start it with "
+    "`capsearch ui --allow-host NAME`.",
+    token_needed="To index folders from this page, open the address with the token that "
+    "`capsearch ui` printed.",
     no_index="Nothing is indexed here yet.",
     no_index_advice="Open Library, type the path of a folder with images and index it, or run:",
     index_empty="This collection holds no images yet.",

@@ -81,6 +81,12 @@ class Texts:
     refresh: str
     not_a_folder: str
     already_indexing: str
+    # Access
+    secret: str
+    secret_needed: str
+    wrong_secret: str
+    wrong_host: str
+    token_needed: str
     # Errors
     no_index: str
     no_index_advice: str
