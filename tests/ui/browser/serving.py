@@ -20,6 +20,7 @@ from capsearch.ui.web.settings import AccessSettings
 
 TOKEN = "token-of-the-tests"
 TOY_PAGE = Path(__file__).parent / "toy_page.py"
+REBOUND = "rebound.example"  # a name that resolves to this machine, as in DNS rebinding
 START_S = 120  # generous, for a busy machine
 QUIET = (
     "--no-sandbox",
@@ -29,6 +30,7 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
 )
 
 
