@@ -201,7 +201,7 @@ def test_wrong_secrets_take_a_second_each(monkeypatch: pytest.MonkeyPatch) -> No
     settings = AccessSettings(TOKEN, password=PASSWORD)
     assert rights_of_secret(settings, "wrong") == Rights.NONE
     assert rights_of_secret(settings, PASSWORD) == Rights.SEARCH
-    assert rights_of_secret(settings, TOKEN) == Rights.INDEX
+    assert rights_of_secret(settings, TOKEN) == Rights.OWN
     assert waited == [1.0]
 
 

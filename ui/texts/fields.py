@@ -65,6 +65,21 @@ class Texts:
     similar: str
     duplicates: str
     unknown_image: str
+    # The original files
+    download_original: str
+    show_in_folder: str
+    copy_path: str
+    original_gone: str
+    select_mode: str
+    select_image: str
+    selected_count: str
+    select_shown: str
+    clear_selection: str
+    export_text: str
+    export_csv: str
+    export_zip: str
+    zip_limit: str
+    zip_too_large: str
     # Collections and indexing
     collection: str
     interface_language: str

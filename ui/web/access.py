@@ -35,6 +35,7 @@ class Rights(IntEnum):
     NONE = 0
     SEARCH = 1
     INDEX = 2
+    OWN = 3  # the token: this is who started the server
 
 
 def admitted() -> bool:
@@ -45,7 +46,7 @@ def admitted() -> bool:
         return False
     rights = granted()
     given = _secret_in_url() or st.session_state.get("secret", "")
-    if given and rights < Rights.INDEX:
+    if given and rights < Rights.OWN:
         rights = rights_of_secret(settings, given)
     elif rights == Rights.NONE and _open_to_this_machine(settings):
         rights = Rights.INDEX if settings.allow_indexing else Rights.SEARCH
@@ -67,10 +68,15 @@ def may_index() -> bool:
     return granted() >= Rights.INDEX
 
 
+def owns_this_machine() -> bool:
+    """True if the visitor started the server and sits at the machine it runs on."""
+    return granted() >= Rights.OWN and _local()
+
+
 def rights_of_secret(settings: AccessSettings, secret: str) -> Rights:
     """What a token or password allows; a wrong one takes a second."""
     if _equal(secret, settings.token) or _first_use(settings.launch_token, secret):
-        return Rights.INDEX
+        return Rights.OWN
     if _equal(secret, settings.password):
         return Rights.INDEX if settings.allow_indexing else Rights.SEARCH
     with _guessing:
@@ -112,8 +118,11 @@ def _hostname(url: str) -> str:
 
 
 def _open_to_this_machine(settings: AccessSettings) -> bool:
-    local = st.get_option("server.address") in LOOPBACK and not forwarded(st.context.headers)
-    return local and not settings.password
+    return _local() and not settings.password
+
+
+def _local() -> bool:
+    return st.get_option("server.address") in LOOPBACK and not forwarded(st.context.headers)
 
 
 def _equal(given: str, secret: str) -> bool:

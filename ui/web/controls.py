@@ -57,6 +57,7 @@ def toolbar(texts: Texts, facets: Facets | None) -> None:
             with st.popover(_filters_label(texts), icon=":material/filter_list:"):
                 _filters(texts, facets)
         _history(texts)
+        st.toggle(texts.select_mode, key="selecting")
 
 
 def _ranking(texts: Texts) -> None:

@@ -26,7 +26,7 @@ def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
     merely unknown ids. The image's files must lie under the indexed folders, links followed.
     """
     record = collection.catalog.images([image_id]).get(image_id)
-    if record is None or not _inside(record.paths, collection.catalog.roots()):
+    if record is None or not inside(record.paths, collection.catalog.roots()):
         return None
     try:
         return thumbnail(collection, image_id, edge)
@@ -46,7 +46,8 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_WORKERS, thread_name_prefix="thumbnails")
 
 
-def _inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
+def inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
+    """True if all paths lie under the indexed folders, links followed."""
     real = [Path(path).resolve() for path in paths]
     return all(any(path.is_relative_to(root) for root in roots) for path in real)
 

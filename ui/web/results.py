@@ -21,7 +21,7 @@ from capsearch.engine.records import Hit, Pixels, Query, SearchResult
 from capsearch.indexer.embedded.facets import newest
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
-from capsearch.ui.web import detail, grid, session, timing
+from capsearch.ui.web import detail, grid, selection, session, timing
 from capsearch.ui.web.images import TILE_EDGE, image_file, upload_pixels
 from capsearch.ui.web.library import Library
 from capsearch.ui.web.state import MAX_PAGES, PAGE_SIZE, PageState
@@ -129,7 +129,7 @@ def _draw(request: Request, tiles: tuple[grid.Tile, ...], result: SearchResult) 
         st.info(f"{texts.no_hits} {texts.no_hits_advice}")
         return
     st.container(key="quiet_count").text(texts.hits_on_page.format(count=len(tiles)))
-    grid.draw(tiles, texts, "grid", session.open_image)
+    selection.draw_grid(request.library.collection, tiles, texts)
     _more(request, result.more)
 
 
@@ -144,7 +144,7 @@ def _browse(request: Request) -> Drawn:
         return (), {}
     st.container(key="quiet_count").text(request.texts.newest)
     tiles = grid.tiles_of_ids(collection, ids[:wanted], request.language)
-    grid.draw(tiles, request.texts, "grid", session.open_image)
+    selection.draw_grid(collection, tiles, request.texts)
     _more(request, len(ids) > wanted)
     return tiles, {}
 
