@@ -129,6 +129,7 @@ def test_the_users_streamlit_configuration_cannot_open_the_page_to_other_origins
     main(["ui"])
     for option in ("server.enableCORS", "server.enableXsrfProtection"):
         assert f"--{option}=true" in served.arguments
+    assert "--logger.level=info" in served.arguments
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,9 @@ def _arguments(host: str, port: int) -> list[str]:
         "server.enableXsrfProtection": "true",
         "server.enableStaticServing": "false",
         "global.developmentMode": "false",
+        "logger.level": "info",  # debug would log every URL, with its token
         "browser.gatherUsageStats": "false",
+        "browser.serverAddress": _name_in_url(host),  # else its own address is looked up online
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
     }

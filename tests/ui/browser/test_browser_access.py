@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from serving import REBOUND, TOKEN, TOY_PAGE, serving, settled
+from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from capsearch.ui.web.settings import AccessSettings
 
 pytestmark = [pytest.mark.browser, pytest.mark.flaky(reruns=2)]  # a browser on a busy machine
 SLOWLY = {"timeout": 60_000}
 PASSWORD = "open sesame"
+# Runs the page over a WebSocket of our own; resolves to all that it sends, as text.
+OPEN_STREAM = """([url, message]) => new Promise(resolve => {
+  const socket = new WebSocket(url, ["streamlit"]);
+  let received = "";
+  socket.binaryType = "arraybuffer";
+  socket.onopen = () => socket.send(new Uint8Array(message));
+  socket.onmessage = event => { received += new TextDecoder().decode(event.data) };
+  socket.onclose = () => resolve(received);
+  setTimeout(() => resolve(received), 5000);
+})"""
 
 
 @pytest.fixture
@@ -63,3 +76,30 @@ def test_another_name_for_this_machine_shows_nothing(page: Page, address: str) -
     page.goto(address.replace("127.0.0.1", REBOUND) + f"/?token={TOKEN}")
     expect(page.get_by_text("a name that the server does not know")).to_be_visible(**SLOWLY)
     assert page.locator("img, button[kind]").count() == 0
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    """Another web server on this machine: its pages have another origin."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_page_of_another_server_on_this_machine_sees_nothing(
+    page: Page, address: str, other_server: str
+) -> None:
+    """Issue 11, 15: Streamlit accepts every origin on this machine."""
+    message = BackMsg()
+    message.rerun_script.query_string = f"token={TOKEN}"
+    stream = address.replace("http", "ws") + "/_stcore/stream"
+    arguments = [stream, list(message.SerializeToString())]
+    page.goto(address)
+    settled(page)
+    assert "Find images with a sentence" in page.evaluate(OPEN_STREAM, arguments)
+    page.goto(other_server)
+    seen = page.evaluate(OPEN_STREAM, arguments)
+    assert "a name that the server does not know" in seen
+    assert "Find images with a sentence" not in seen
