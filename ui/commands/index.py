@@ -48,8 +48,8 @@ finishes the current batch and saves everything up to it.
     "--model",
     metavar="NAME",
     help="The model that encodes images and captions; `capsearch models` lists them. With a slash, "
-    "as in ./mine, it is the path of a model's folder. An existing index accepts another model only "
-    "with --rebuild.",
+    "as in ./mine, it is the path of a model's folder. An existing index accepts another model "
+    "only with --rebuild.",
 )
 @click.option(
     "--exclude",
