@@ -26,7 +26,7 @@ types: $(VENV)/.test  ## mypy --strict
 	@$(BIN)/mypy $(PACKAGES:%=-p capsearch.%)
 
 pytest: $(VENV)/.test  ## the tests alone
-	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped;" \
+	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped (with CI=true they fail);" \
 	  "on Debian or Ubuntu: apt-get install chromium fonts-noto-cjk, or set CHROMIUM=/path/to/it"
 	@$(BIN)/pytest
 

@@ -13,6 +13,7 @@ from capsearch.encoders.image import Backbone, ProjectedImageEncoder
 from capsearch.encoders.models import Model
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
+from capsearch.engine.errors import UnknownModel
 
 
 def load_sentence(folder: Path) -> SentenceEncoder:
@@ -35,7 +36,7 @@ def load_backbone(folder: Path) -> Backbone:
 
 def load_text(folder: Path) -> Model:
     """Kind `text`, with the backbone and the sentence encoder that its card names."""
-    card = model_folder.read_card(folder)
+    card = _with_paths(folder, model_folder.read_card(folder))
     text_folder = _text_folder(folder, card)
     return Model(
         name=str(card["name"]),
@@ -46,6 +47,26 @@ def load_text(folder: Path) -> Model:
     )
 
 
+def _with_paths(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
+    """The card, with the relative paths in it absolute: they start at the model's folder."""
+    paths = {
+        key: str(folder / card[key])
+        for key in ("backbone", "sentence", "text")
+        if key in card and models.is_path(str(card[key]))
+    }
+    return {**card, **paths}
+
+
+def _check_digest(card: Mapping[str, Any], part: str, found: str) -> None:
+    """UnknownModel unless a model it builds on is the one it was trained with."""
+    expected = card.get(f"{part}_digest", found)  # cards of other tools may have none
+    if found != expected:
+        raise UnknownModel(
+            f"{card['name']} was trained with {card[part]}@{expected}, but {card[part]} is now "
+            f"@{found}: the results would be wrong; restore that model, or train again"
+        )
+
+
 def _text_folder(folder: Path, card: Mapping[str, Any]) -> Path:
     """The folder of the text encoders: the model's own, or that of the text model it names.
 
@@ -53,14 +74,20 @@ def _text_folder(folder: Path, card: Mapping[str, Any]) -> Path:
     query bank. Its hubness penalties and CLM weights are its own, since they depend on the
     quality of its image vectors.
     """
-    return models.find(str(card["text"]), "text") if "text" in card else folder
+    if "text" not in card:
+        return folder
+    other = models.find(str(card["text"]), "text")
+    _check_digest(card, "text", models.stored_digest(other, model_folder.read_card(other)))
+    return other
 
 
 def _image_encoder(
     folder: Path, text_folder: Path, card: Mapping[str, Any]
 ) -> ProjectedImageEncoder:
+    backbone = models.load_backbone(str(card["backbone"]))
+    _check_digest(card, "backbone", backbone.digest)
     return ProjectedImageEncoder(
-        backbone=models.load_backbone(str(card["backbone"])),
+        backbone=backbone,
         width=int(card["dimension"]),
         projection=folder / "image.safetensors",
         hubness=Hubness(_hubness_penalty(card, "image"), text_folder, lambda bank: bank.visual),

@@ -9,21 +9,22 @@ may build on models of other kinds:
                a projection into the space of another text model
 
 `load` opens a model that can search, together with the models it builds on. Built-in models are
-part of the package, those of `capsearch train` are in the user's models folder; wherever a name
-is expected, a path works as well.
+part of the package, those of `capsearch train` are in the user's models folder. What has a path
+separator (./x, ~/x, /x, x/) is the path of a model's folder instead; a plain name is never looked
+up in the working directory.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsearch.encoders import model_folder
-from capsearch.engine.errors import UnknownModel
+from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.protocols import ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Model:
 
     `digest` covers backbone, projection and text encoders: vectors are comparable only if it is
     equal. `image.digest` covers the backbone alone: features are comparable only if that is.
+    `path` is the model's folder if its name does not find it, e.g. because it was opened by path.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Model:
     image: ImageEncoder
     text: TextEncoder
     card: Mapping[str, object] = field(default_factory=dict)
+    path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,35 +114,53 @@ def load(name: str | None = None) -> Model:
 
     Cheap: arrays and the ONNX session open on first use. UnknownModel lists the models there are.
     """
-    searching = (kind for kind, how in KINDS.items() if how.searches)
-    model: Model = _open(name or DEFAULT_MODEL, *searching)
-    return model
+    name = name or DEFAULT_MODEL
+    folder = find(name, *(kind for kind, how in KINDS.items() if how.searches))
+    model: Model = _open(folder)
+    return model if model.name == name else replace(model, path=folder)
 
 
 def load_backbone(name: str) -> Backbone:
     """Open a backbone by name or path."""
-    backbone: Backbone = _open(name, "backbone")
+    backbone: Backbone = _open(find(name, "backbone"))
     return backbone
 
 
 def load_sentence(name: str) -> SentenceEncoder:
     """Open a sentence encoder by name or path."""
-    encoder: SentenceEncoder = _open(name, "sentence")
+    encoder: SentenceEncoder = _open(find(name, "sentence"))
     return encoder
 
 
 def find(name: str, *kinds: str) -> Path:
-    """The folder of a model of one of these kinds, by name or path.
+    """The absolute path of a model of one of these kinds, by name or path.
 
-    A path goes first, then the user's models, then the built-in ones. UnknownModel if there is
-    none, or if the first one found is of another kind.
+    UnknownModel if there is none, if it is of another kind, or if a user's model has the name of
+    a built-in one.
     """
-    for folder in (Path(name), user_models_dir() / name, _BUILT_IN / name):
-        if (folder / "model.json").is_file():
-            _check_kind(name, model_folder.read_card(folder)["kind"], kinds)
-            return folder
-    names = ", ".join(one.name for one in available() if one.kind in kinds) or "none"
-    raise UnknownModel(f"no {' or '.join(kinds)} model called '{name}'; there is: {names}")
+    folder = Path(reference(name)) if is_path(name) else _named(name, kinds)
+    if not (folder / "model.json").is_file():
+        raise UnknownModel(f"no model at {folder}; `capsearch models` lists those with a name")
+    _check_kind(name, model_folder.read_card(folder)["kind"], kinds)
+    return folder
+
+
+def is_path(name: str) -> bool:
+    """True for the path of a model's folder: it has a separator, which no name has."""
+    return any(separator in name for separator in (os.sep, os.altsep, "/") if separator)
+
+
+def reference(name: str) -> str:
+    """A name unchanged, a path made absolute: what a card stores about a model it builds on."""
+    return str(Path(name).expanduser().absolute()) if is_path(name) else name
+
+
+def check_new_name(name: str) -> None:
+    """TrainingProblem unless a new model may have this name."""
+    if is_path(name) or name in ("", ".", ".."):
+        raise TrainingProblem(f"'{name}' cannot be a model's name; write a path as --output")
+    if any(one.name == name for one in _folders_in(_BUILT_IN)):
+        raise TrainingProblem(f"'{name}' is the name of a built-in model; choose another name")
 
 
 def stored_digest(folder: Path, card: Mapping[str, Any]) -> str:
@@ -147,8 +168,7 @@ def stored_digest(folder: Path, card: Mapping[str, Any]) -> str:
     return str(card.get("digest") or model_folder.digest(folder))
 
 
-def _open(name: str, *kinds: str) -> Any:
-    folder = find(name, *kinds)
+def _open(folder: Path) -> Any:
     return KINDS[model_folder.read_card(folder)["kind"]].open(folder)
 
 
@@ -162,10 +182,31 @@ def _check_kind(name: str, kind: str, expected: tuple[str, ...]) -> None:
         raise UnknownModel(f"{name} is a {kind} model, not a {' or '.join(expected)} model")
 
 
+def _named(name: str, kinds: tuple[str, ...]) -> Path:
+    found = [folder for folder in _folders() if folder.name == name]
+    if len(found) > 1:  # the built-in one goes first
+        raise UnknownModel(
+            f"'{name}' is a built-in model, and {found[1]} has the same name; rename that folder, "
+            "or open it by its path"
+        )
+    if not found:
+        names = ", ".join(one.name for one in available() if one.kind in kinds) or "none"
+        here = f" (for the folder here, write .{os.sep}{name})" if Path(name).is_dir() else ""
+        raise UnknownModel(
+            f"no {' or '.join(kinds)} model called '{name}'{here}; there is: {names}"
+        )
+    return found[0]
+
+
 def _folders() -> Iterator[Path]:
     for root in (_BUILT_IN, user_models_dir()):
-        if root.is_dir():
-            yield from sorted(one for one in root.iterdir() if (one / "model.json").is_file())
+        yield from _folders_in(root)
+
+
+def _folders_in(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted(one for one in root.iterdir() if (one / "model.json").is_file())
 
 
 def _summary(folder: Path) -> ModelSummary:

@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 success with skipped files (`--strict`), 2 failure, 130
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from capsearch.engine.errors import CapsearchError
+from capsearch.ui.output.terminal import printable, remark
 
 FAILED = 2
 INTERRUPTED = 130
@@ -94,10 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(arguments, prog_name="capsearch", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         return FAILED
     except (CapsearchError, OSError) as error:  # OSError: full disk, no permission
-        click.echo(f"capsearch: {_one_line(error)}", err=True)
+        remark(f"capsearch: {_one_line(error)}")
         return FAILED
     except click.Abort:
         click.echo("capsearch: interrupted", err=True)
@@ -112,6 +114,13 @@ def run() -> None:
             # Captions may be in any script, and file names need not be valid UTF-8.
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     sys.exit(main())
+
+
+def _show(error: click.ClickException) -> None:
+    """Print click's own message; it may quote an argument, and a file name may contain escapes."""
+    message = io.StringIO()
+    error.show(message)
+    click.echo("\n".join(map(printable, message.getvalue().splitlines())), err=True)
 
 
 def _one_line(error: Exception) -> str:

@@ -21,6 +21,7 @@ import click
 
 from capsearch.engine.errors import DataProblem
 from capsearch.ui.cli import main as capsearch
+from capsearch.ui.output.terminal import remark
 
 IMAGES: Mapping[str, tuple[str, ...]] = {
     "skimage/data": (
@@ -112,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return demo(Path(argv[0] if argv else ".demo"))
     except DataProblem as error:
-        click.echo(f"demo: {error}", err=True)
+        remark(f"demo: {error}")
         return 2
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 
 from capsearch.engine.errors import CapsearchError
 from capsearch.ui.texts import TEXTS
-from capsearch.ui.web import controls, indexing, results, session, timing
+from capsearch.ui.web import access, controls, indexing, results, session, timing
 from capsearch.ui.web.library import Library, available_indexes, open_library
 from capsearch.ui.web.style import stylesheet
 
@@ -19,6 +19,8 @@ def main() -> None:
     """Run the page once."""
     watch = timing.Stopwatch()
     st.set_page_config(page_title="capsearch", page_icon=":material/image_search:", layout="wide")
+    if not access.admitted():
+        return
     collections = available_indexes()
     session.begin(tuple(collections))
     language: str = st.session_state["interface"]

@@ -26,7 +26,7 @@ from capsearch.indexer.embedded.manifest import Identity
 from capsearch.indexer.embedded.stats import THUMBNAILS, CollectionStats, measure
 
 CATALOG, LOCK = "catalog.sqlite", "writer.lock"
-__all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path"]
+__all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path", "read_stats"]
 # name -> (dtype, the field of Identity with its width). Captions are float16: there are many, and
 # their vectors are only ranked.
 ARRAYS = {
@@ -60,7 +60,7 @@ class Collection:
             identity = _identity(catalog)
             if identity is None:
                 raise _missing(path)
-            collection = cls(path, model or models.load(identity.model), catalog, None)
+            collection = cls(path, model or models.load(identity.source), catalog, None)
             collection.require_same_model()
         except BaseException:
             catalog.close()
@@ -94,7 +94,7 @@ class Collection:
         catalog = SqliteCatalog(path / CATALOG, write=True)
         try:
             identity = _identity(catalog)
-            model = model or models.load(identity.model if identity else None)
+            model = model or models.load(identity.source if identity else None)
             collection = cls(path, model, catalog, lock)
             collection._prepare(new=identity is None)
         except BaseException:
@@ -115,10 +115,10 @@ class Collection:
         if not made.same_vectors(this):
             same = made.same_backbone(this)
             work = "images are not encoded again" if same else "every image is encoded again"
-            other = "" if made.model == this.model else f" or search with --model {made.model}"
+            other = "" if made.model == this.model else f" or search with --model {made.source}"
             raise ModelMismatch(
                 f"{self.path} was built with {made}, this is {this}; run "
-                f"`capsearch index --model {this.model} --rebuild` ({work}){other}"
+                f"`capsearch index --model {this.source} --rebuild` ({work}){other}"
             )
 
     def engine(self) -> SearchEngine:
@@ -172,15 +172,38 @@ class Collection:
                 writer.set_meta("created_at", moment)
                 writer.set_meta("updated_at", moment)
                 writer.set_meta("model", identity.text())
+        self._remember_path()
         arrays = [self.catalog.array(name) for name in ARRAYS]
         remove_unreferenced(self.path, arrays)
         for array in arrays:
             array.trim()
         self._write_manifest()
 
+    def _remember_path(self) -> None:
+        """Notes where the model of this index is now, if that has changed."""
+        made, this = self.identity, Identity.of(self.model)
+        if made.same_vectors(this) and made.source != this.source:
+            writer = CatalogWriter(self.catalog)
+            with writer.transaction(visible=False):
+                writer.set_meta("model", this.text())
+
     def _write_manifest(self) -> None:
         created, updated = self.catalog.meta("created_at"), self.catalog.meta("updated_at")
         manifest.write(self.path, self.identity, created or "", updated or "")
+
+
+def read_stats(path: Path) -> CollectionStats:
+    """The statistics of an index without opening its model, which may be missing."""
+    if not (path / CATALOG).is_file():
+        raise _missing(path)
+    catalog = SqliteCatalog(path / CATALOG)
+    try:
+        identity = _identity(catalog)
+        if identity is None:
+            raise _missing(path)
+        return measure(path, catalog, identity)
+    finally:
+        catalog.close()
 
 
 def default_index_path() -> Path:

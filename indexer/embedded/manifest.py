@@ -19,7 +19,7 @@ class Identity:
     """What decides whether stored numbers can be compared.
 
     Features are comparable when they come from the same backbone, vectors when they come from
-    the same model.
+    the same model. `path` is where a model is that its name does not find.
     """
 
     model: str
@@ -29,6 +29,7 @@ class Identity:
     feature_dimension: int
     dimension: int
     caption_dimension: int
+    path: str | None = None
 
     @classmethod
     def of(cls, model: Model) -> Identity:
@@ -42,6 +43,7 @@ class Identity:
             image.feature_dimension,
             image.dimension,
             model.text.caption_dimension,
+            None if model.path is None else str(model.path),
         )
 
     @classmethod
@@ -50,8 +52,14 @@ class Identity:
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        """The JSON stored in the catalog."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """The JSON stored in the catalog; without a path if there is none, as older versions."""
+        stored = {key: value for key, value in asdict(self).items() if value is not None}
+        return json.dumps(stored, sort_keys=True)
+
+    @property
+    def source(self) -> str:
+        """What `models.load` opens this model with: its path or its name."""
+        return self.path or self.model
 
     def same_backbone(self, other: Identity) -> bool:
         """True when stored features can be reused: no image needs to be encoded again."""
@@ -81,7 +89,11 @@ def write(folder: Path, identity: Identity, created_at: str, updated_at: str) ->
     """Replaces manifest.json atomically. Called last, so that it only describes whole indexes."""
     content = {
         "schema": SCHEMA,
-        "model": {"name": identity.model, "digest": identity.digest},
+        "model": {
+            "name": identity.model,
+            "digest": identity.digest,
+            **({"path": identity.path} if identity.path else {}),
+        },
         "backbone": {"name": identity.backbone, "digest": identity.backbone_digest},
         "dimensions": {
             "feature": identity.feature_dimension,

@@ -35,6 +35,7 @@ class CollectionStats:
     schema: int
     created_at: str
     updated_at: str
+    model_path: str | None = None  # of a model that was given by path
 
 
 def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> CollectionStats:
@@ -60,6 +61,7 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
         schema=SCHEMA,
         created_at=catalog.meta("created_at") or "",
         updated_at=catalog.meta("updated_at") or "",
+        model_path=identity.path,
     )
 
 

@@ -41,11 +41,6 @@ def test_a_path_finds_a_model_anywhere(tmp_path):
     assert models.find(str(write_sentence_model(tmp_path / "s")), "sentence") == tmp_path / "s"
 
 
-def test_a_users_model_goes_before_a_built_in_one_of_the_same_name(mine):
-    write_sentence_model(mine / "use3")
-    assert models.find("use3", "sentence") == mine / "use3"
-
-
 def test_built_in_and_user_models_are_listed(mine):
     listed = {one.name: one for one in models.available()}
     assert {models.DEFAULT_MODEL, "use3", "my-backbone"} <= set(listed)

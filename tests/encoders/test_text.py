@@ -47,7 +47,7 @@ def write_model(folder, config=SMALL, seed=3, penalties=PENALTIES):
         "languages": list(TEXTS),
         "dimension": 8,
         "backbone": str(backbone),
-        "backbone_digest": "0",
+        "backbone_digest": model_folder.read_card(backbone)["digest"],
         "sentence": str(sentence),
         "clm_weights": dict.fromkeys(TEXTS, 0.4),
         "cl_floors": dict.fromkeys(TEXTS, 0.1),

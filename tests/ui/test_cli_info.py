@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from capsearch.encoders import models
+from capsearch.encoders.models import Model
+from capsearch.engine.errors import UnknownModel
 
 Run = Callable[..., Any]
 
@@ -30,6 +34,35 @@ def test_info_without_an_index_names_the_command_that_makes_one(run: Run) -> Non
     ran = run("info")
     assert (ran.code, ran.out) == (2, "")
     assert "capsearch index" in ran.err
+
+
+def test_info_without_the_model_shows_everything_else_and_names_it(
+    indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11, 19: `info` failed when the model was missing."""
+
+    def load(name: str | None = None) -> None:
+        raise UnknownModel(f"no text model called '{name}'; there is: trio")
+
+    monkeypatch.setattr(models, "load", load)
+    ran = run("info", "--json")
+    assert ran.code == 0
+    assert (ran.json["images"], ran.json["model"]) == (4, "fake")
+    assert "fake@digest-of-toy-0, is missing: no text model called" in ran.json["model_problem"]
+    assert "capsearch index --rebuild --model NAME" in run("info").err
+
+
+def test_info_names_a_model_that_has_changed(
+    indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch, make_model: Callable[..., Model]
+) -> None:
+    monkeypatch.setattr(models, "load", lambda name=None: make_model(turn=1))
+    problem = run("info", "--json").json["model_problem"]
+    assert "fake@digest-of-toy-0, but fake is now @digest-of-toy-1" in problem
+
+
+def test_info_has_no_warning_if_the_model_is_there(indexed: Path, run: Run) -> None:
+    assert run("info", "--json").json["model_problem"] is None
+    assert run("info").err == ""
 
 
 def test_models_names_the_one_default(run: Run) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
 
+import click
 import pytest
 from rich.console import Console
 
+from capsearch.engine.errors import CapsearchError
 from capsearch.indexer.pipeline import Progress
+from capsearch.ui import cli
 from capsearch.ui.output.progress import plain_lines, progress_bar
 from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable
 
@@ -35,6 +39,71 @@ def test_sizes_have_decimal_units(count: int, shown: str) -> None:
 
 def test_escape_sequences_and_direction_overrides_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[31mb\u202egpj.exe\nc") == "a\ufffd[31mb\ufffdgpj.exe c"
+
+
+DIRECTION_CONTROLS = ["\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)),
+                      *map(chr, range(0x2066, 0x206A))]  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", [*DIRECTION_CONTROLS, "\x1b", "\x9b", "\x7f", "\udc9b"])
+def test_marks_isolates_and_undecodable_bytes_are_treated_like_escapes(hidden: str) -> None:
+    """Issue 11, 16: U+2066-2069 reached the terminal."""
+    assert printable(f"a{hidden}b") == "a\ufffdb"
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r", "\t", "\u2028", "\u2029"])
+def test_line_breaks_are_spaces(separator: str) -> None:
+    assert printable(f"a{separator}b") == "a b"
+
+
+@pytest.mark.parametrize("hidden", [*DIRECTION_CONTROLS, "\x1b", "\x9b", "\x7f", "\udc9b"])
+def test_json_escapes_them_and_loses_nothing(
+    hidden: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 11, 16: JSON escapes only what is below U+0020 by itself."""
+    print_json([f"猫{hidden}"])
+    shown = capsys.readouterr().out
+    assert hidden not in shown
+    assert "猫" in shown
+    assert json.loads(shown) == [f"猫{hidden}"]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [CapsearchError("no \x1b]0;owned\x07\nfile"), OSError(2, "gone", "\x1b[2J"),
+     click.UsageError("what is \x1b]0;x\x07?")],
+)  # fmt: skip
+def test_escape_sequences_in_errors_do_not_reach_the_terminal(
+    raised: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11, 16: only remarks and results were filtered."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(cli.cli, "main", fail)
+    assert cli.main(["info"]) == 2
+    shown = capsys.readouterr().err
+    assert "\ufffd" in shown or "\\x1b" in shown  # OSError quotes its file name
+    assert not {"\x1b", "\x07"} & set(shown)
+
+
+def test_a_usage_error_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", "--no-such-option"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "Usage: capsearch query [OPTIONS] [TEXT]"
+
+
+def test_escape_sequences_in_a_stage_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11, 16: a stage may name a split of a data set."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar() as show:
+        show(Progress("features of \x1b]0;owned\x07", 3, 10, None))
+    assert "\x1b]0;" not in capsys.readouterr().err
+    show = plain_lines(Console(stderr=True), iter([0.0, 60.0, 60.0]).__next__)
+    show(Progress("features of \x1b]0;owned\x07", 3, 10, None))
+    assert "\x1b]0;" not in capsys.readouterr().err
 
 
 def test_every_script_and_emoji_reach_the_terminal() -> None:

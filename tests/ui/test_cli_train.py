@@ -141,6 +141,8 @@ def test_a_run_whose_model_cannot_be_written_can_be_resumed(
         (["--loss", "hope"], "no loss called 'hope'"),
         (["--variant", "w3vv"], "no variant called 'w3vv'"),
         (["--backbone", "nobody"], "no backbone model called 'nobody'"),
+        (["--name", "lite0"], "'lite0' is the name of a built-in model"),  # issue 11, 6
+        (["--name", "a/b"], "'a/b' cannot be a model's name; write a path as --output"),
     ],
 )
 def test_an_invalid_option_is_one_line_and_exit_2(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from capsearch.ui.cli import main
 from capsearch.ui.commands import ui
-from capsearch.ui.web.settings import INDEXES_VARIABLE
+from capsearch.ui.web.settings import INDEXES_VARIABLE, PASSWORD_VARIABLE, AccessSettings
 
 
 class Served:
@@ -29,7 +31,13 @@ class Served:
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     server = Served()
     monkeypatch.setattr(ui, "_serve", server)
+    monkeypatch.setattr(ui, "_open_browser", lambda *_: None)
+    monkeypatch.delenv(PASSWORD_VARIABLE, raising=False)
     return server
+
+
+def access(served: Served) -> AccessSettings:
+    return AccessSettings.from_environment(served.environment)
 
 
 def test_the_page_is_for_this_machine_only_and_sends_no_statistics(served: Served) -> None:
@@ -50,6 +58,97 @@ def test_the_indexes_are_passed_to_the_server(served: Served, tmp_path: Path) ->
     assert passed == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
+def test_the_printed_address_contains_a_new_token_at_every_start(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 11, 15: there was no token."""
+    tokens = set()
+    for _ in range(2):
+        main(["ui"])
+        token = access(served).token
+        assert len(token) == 32  # 24 bytes in base64
+        assert capsys.readouterr().out == f"http://127.0.0.1:8501/?token={token}\n"
+        assert not [one for one in served.arguments if token in one]  # others can read these
+        tokens.add(token)
+    assert len(tokens) == 2
+
+
+def test_the_browser_gets_a_token_of_its_own_that_works_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11, 15: other users can read a browser's command line."""
+    opened: list[str] = []
+    monkeypatch.setattr(ui, "_open_browser", lambda url, *_: opened.append(url))
+    main(["ui"])
+    main(["ui", "--no-browser"])
+    [url] = opened
+    assert url.startswith("http://127.0.0.1:8501/?token=")
+    assert access(served).token not in url
+
+
+def test_the_browser_opens_once_the_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = threading.Event()
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.set())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ui._open_browser("http://x", "127.0.0.1", listening.getsockname()[1])
+        assert opened.wait(30)
+
+
+@pytest.mark.parametrize("arguments", [["--password", "open sesame"], []])
+def test_a_password_comes_from_the_option_or_the_environment(
+    served: Served, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """Issue 11, 15."""
+    if not arguments:
+        monkeypatch.setenv(PASSWORD_VARIABLE, "open sesame")
+    assert main(["ui", *arguments]) == 0
+    assert access(served).password == "open sesame"
+
+
+def test_an_empty_password_is_refused(served: Served) -> None:
+    assert main(["ui", "--password", " "]) == 2
+
+
+def test_without_a_password_another_host_needs_the_token(served: Served) -> None:
+    """Issue 11, 15: everyone who could reach the address could view the images."""
+    assert main(["ui", "--host", "0.0.0.0"]) == 0
+    assert access(served).token
+    assert socket.gethostname() in access(served).hosts
+
+
+def test_indexing_for_everyone_and_names_are_passed_to_the_server(served: Served) -> None:
+    assert main(["ui", "--allow-indexing", "--allow-host", "photos.example.org"]) == 0
+    assert access(served).allow_indexing
+    assert "photos.example.org" in access(served).hosts
+
+
+def test_the_users_streamlit_configuration_cannot_open_the_page_to_other_origins(
+    served: Served,
+) -> None:
+    """Issue 11, 15."""
+    main(["ui"])
+    for option in ("server.enableCORS", "server.enableXsrfProtection"):
+        assert f"--{option}=true" in served.arguments
+    assert "--logger.level=info" in served.arguments
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("::1", "[::1]"), ("0.0.0.0", "localhost"), ("10.0.0.1", "10.0.0.1")]
+)
+def test_the_printed_address_can_be_opened(
+    served: Served, capsys: pytest.CaptureFixture[str], host: str, name: str
+) -> None:
+    main(["ui", "--host", host])
+    assert capsys.readouterr().out.startswith(f"http://{name}:8501/?token=")
+
+
+def test_help_explains_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ui", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for word in ("token", "--password", "CAPSEARCH_UI_PASSWORD", "--allow-indexing"):
+        assert word in shown
+
+
 def test_another_host_is_a_warning(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ui", "--host", "0.0.0.0", "--port", "9000", "--no-browser"]) == 0
     assert "warning" in capsys.readouterr().err
@@ -60,7 +159,8 @@ def test_another_host_is_a_warning(served: Served, capsys: pytest.CaptureFixture
 
 def test_json_names_the_url(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     main(["ui", "--json"])
-    assert json.loads(capsys.readouterr().out)["url"] == "http://127.0.0.1:8501"
+    url = json.loads(capsys.readouterr().out)["url"]
+    assert url == f"http://127.0.0.1:8501/?token={access(served).token}"
 
 
 def test_without_streamlit_the_install_command_is_named(

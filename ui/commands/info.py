@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from capsearch.engine.errors import CapsearchError
 from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
-from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable
+from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable, remark
+
+if TYPE_CHECKING:
+    from capsearch.indexer.embedded.collection import CollectionStats
 
 EXAMPLES = """\b
 Examples:
@@ -23,12 +28,18 @@ Examples:
 @index_option
 @json_option
 def command(index_path: Path | None, as_json: bool) -> None:
-    """Report what an index holds, which model made it, and its size on disk."""
-    from capsearch.indexer.embedded.collection import Collection
+    """Report what an index holds, which model made it, and its size on disk.
+
+    This works without the index's model; a missing model is named.
+    """
+    from capsearch.indexer.embedded.collection import read_stats
 
     where = index_path_or_default(index_path)
-    with Collection.open(where) as collection:
-        facts = {"index": str(where), **asdict(collection.stats())}
+    stats = read_stats(where)
+    problem = _model_problem(stats)
+    facts = {"index": str(where), **asdict(stats), "model_problem": problem}
+    if problem is not None:
+        remark(f"warning: {problem}")
     if as_json:
         print_json(facts)
         return
@@ -36,6 +47,26 @@ def command(index_path: Path | None, as_json: bool) -> None:
         (name.replace("_", " "), printable(_readable(name, value))) for name, value in facts.items()
     ]
     click.echo("\n".join(aligned(rows)))
+
+
+def _model_problem(stats: CollectionStats) -> str | None:
+    """Why the index cannot be searched with its model, and what to do; None if it can."""
+    from capsearch.encoders import models
+
+    made = stats.model_path or stats.model
+    try:
+        found = models.load(made).digest
+    except CapsearchError as error:
+        return (
+            f"the model of this index, {made}@{stats.model_digest}, is missing: {error}. Put it "
+            "back to search, or run `capsearch index --rebuild --model NAME` with another one"
+        )
+    if found == stats.model_digest:
+        return None
+    return (
+        f"this index was built with {made}@{stats.model_digest}, but {made} is now @{found}; "
+        "run `capsearch index --rebuild`"
+    )
 
 
 def _readable(name: str, value: object) -> str:

@@ -108,7 +108,7 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 @click.option(
     "--model",
     metavar="NAME",
-    help="Name or folder of the model that made the index, if its folder has moved.",
+    help="Name or path (./DIR) of the model that made the index, if its folder has moved.",
 )
 @click.option(
     "--min-score",

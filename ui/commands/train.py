@@ -273,7 +273,10 @@ def _need_torch() -> None:
 
 def _carry_out(train: Callable[..., Path], run: TrainingRun, as_json: bool) -> int:
     from capsearch.encoders.model_folder import read_card
+    from capsearch.encoders.models import check_new_name, user_models_dir
 
+    for name in filter(None, (run.name, run.text_name)):
+        check_new_name(name)
     if len(set(run.folders)) < len(run.folders):
         raise TrainingProblem("the backbone and its text model need two names")
     for folder in run.folders:
@@ -286,5 +289,6 @@ def _carry_out(train: Callable[..., Path], run: TrainingRun, as_json: bool) -> i
         print_json(card)
     else:
         sys.stdout.write(f"{folder}\n")
-        remark(f"use it with: capsearch index PATH --model {card['name']} --rebuild")
+        model = card["name"] if folder.parent == user_models_dir() else folder.absolute()
+        remark(f"use it with: capsearch index PATH --model {model} --rebuild")
     return 0

@@ -1,10 +1,19 @@
-"""`capsearch ui`: starts the server of the search page, by default for this machine only."""
+"""`capsearch ui`: starts the server of the search page, by default for this machine only.
+
+Who may do what is decided in `ui.web.access`; here a token is made, and passed to the server
+and to the user.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import subprocess
 import sys
+import threading
+import time
+import webbrowser
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +23,13 @@ import click
 from capsearch.engine.errors import MissingExtra
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output.terminal import print_json, remark
-from capsearch.ui.web.settings import INDEXES_VARIABLE, LOOPBACK
+from capsearch.ui.web.settings import (
+    INDEXES_VARIABLE,
+    LOOPBACK,
+    PASSWORD_VARIABLE,
+    TOKEN_PARAM,
+    AccessSettings,
+)
 from capsearch.ui.web.style import THEME
 from capsearch.ui.web.timing import VARIABLE as TIMING_VARIABLE
 
@@ -23,9 +38,18 @@ Examples:
   capsearch ui
   capsearch ui --index ./images.index --index ./archive.index
   capsearch ui --port 9000 --no-browser
+  CAPSEARCH_UI_PASSWORD=... capsearch ui --host 0.0.0.0 --allow-host photos.example.org
+
+The address that is printed contains a token, new at every start. Whoever opens it may search,
+index folders from the page and show files in their folder. Keep it to yourself. The page is also
+there without the token, for everyone on this machine, to search only; with --password or another
+--host, it asks for the password or the token first. A proxy has to pass on the Host header.
 """
 
 MAX_UPLOAD_MB = 20
+TOKEN_BYTES = 24
+WILDCARDS = ("0.0.0.0", "::")  # every address of this machine
+START_S, POLL_S = 60.0, 0.2
 
 
 @click.command(epilog=EXAMPLES)
@@ -38,7 +62,35 @@ MAX_UPLOAD_MB = 20
     help="Folder of an index that the page can search. Repeatable.  "
     "[default: $CAPSEARCH_INDEX, or your data directory]",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. With any but this machine's own, the page needs the password or "
+    "the token.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name under which the page may be opened, besides addresses and localhost, for "
+    "example that of a proxy. Repeatable.",
+)
+@click.option(
+    "--password",
+    envvar=PASSWORD_VARIABLE,
+    show_envvar=True,
+    metavar="TEXT",
+    help="The password for searching. Other users of this machine can read it in the list of "
+    "processes; better set the variable.",
+)
+@click.option(
+    "--allow-indexing",
+    is_flag=True,
+    help="Let everyone who may search also index folders of this machine, and thereby view all "
+    "images in them, without the token.",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -58,39 +110,91 @@ MAX_UPLOAD_MB = 20
 def command(
     indexes: tuple[Path, ...],
     host: str,
+    hosts: tuple[str, ...],
+    password: str | None,
+    allow_indexing: bool,
     port: int,
     no_browser: bool,
     timing_log: Path | None,
     as_json: bool,
 ) -> int:
-    """Open the search page in a browser; Ctrl-C stops the server.
-
-    Only this machine can reach the page. With another --host, everyone who can reach that
-    address can view the indexed images: there is no password.
-    """
+    """Open the search page in a browser; Ctrl-C stops the server."""
     if find_spec("streamlit") is None:
         raise MissingExtra("the search page", "ui")
+    if password is not None and not password.strip():
+        raise click.UsageError("the password is empty")
+    access = _access(host, hosts, password, allow_indexing)
     if host not in LOOPBACK:
-        remark(f"warning: everyone who can reach {host}:{port} can view these images")
-    url = f"http://{host}:{port}"
+        remark("warning: images and password travel unencrypted; use a proxy with TLS in public")
+    address = f"http://{_name_in_url(host)}:{port}/"
     if as_json:
-        print_json({"url": url, "indexes": [str(path.absolute()) for path in indexes]})
+        indexed = [str(path.absolute()) for path in indexes]
+        print_json({"url": _with_token(address, access.token), "indexes": indexed})
     else:
-        click.echo(url)
-    return _serve(_arguments(host, port, no_browser), _environment(indexes, timing_log))
+        click.echo(_with_token(address, access.token))
+    if not no_browser:
+        _open_browser(_with_token(address, access.launch_token), host, port)
+    return _serve(_arguments(host, port), _environment(indexes, timing_log, access))
 
 
-def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
-    """Streamlit's command line for the page: small uploads, no usage statistics."""
+def _access(
+    host: str, hosts: tuple[str, ...], password: str | None, allow_indexing: bool
+) -> AccessSettings:
+    """New tokens, and the names by which this server may be called."""
+    machine = (socket.gethostname(), f"{socket.gethostname()}.local") if host in WILDCARDS else ()
+    return AccessSettings(
+        token=secrets.token_urlsafe(TOKEN_BYTES),
+        launch_token=secrets.token_urlsafe(TOKEN_BYTES),
+        password=password or "",
+        allow_indexing=allow_indexing,
+        hosts=(*hosts, host, *machine),
+    )
+
+
+def _name_in_url(host: str) -> str:
+    """The host as a browser on this machine can open it; IPv6 addresses in brackets."""
+    name = "localhost" if host in WILDCARDS else host
+    return f"[{name}]" if ":" in name else name
+
+
+def _with_token(address: str, token: str) -> str:
+    return f"{address}?{TOKEN_PARAM}={token}"
+
+
+def _open_browser(url: str, host: str, port: int) -> None:
+    """Open the page once the server answers; its own opening would leave out the token."""
+
+    def wait_and_open() -> None:
+        target = ("127.0.0.1" if host in WILDCARDS else host, port)
+        for _ in range(int(START_S / POLL_S)):
+            with suppress(OSError), socket.create_connection(target, timeout=POLL_S):
+                webbrowser.open(url)
+                return
+            time.sleep(POLL_S)
+
+    threading.Thread(target=wait_and_open, daemon=True).start()
+
+
+def _arguments(host: str, port: int) -> list[str]:
+    """Streamlit's command line for the page: small uploads, no usage statistics.
+
+    What protects the page is set here and not left to the user's Streamlit configuration.
+    """
     page = Path(__file__).parent.parent / "page.py"
     settings = {
         "server.address": host,
         "server.port": port,
-        "server.headless": str(no_browser).lower(),
+        "server.headless": "true",
         "server.showEmailPrompt": "false",  # would wait for input on a new machine
         "server.maxUploadSize": MAX_UPLOAD_MB,
         "server.fileWatcherType": "none",
+        "server.enableCORS": "true",  # false would accept pages of any origin
+        "server.enableXsrfProtection": "true",
+        "server.enableStaticServing": "false",
+        "global.developmentMode": "false",
+        "logger.level": "info",  # debug would log every URL, with its token
         "browser.gatherUsageStats": "false",
+        "browser.serverAddress": _name_in_url(host),  # else its own address is looked up online
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
     }
@@ -98,9 +202,12 @@ def _arguments(host: str, port: int, no_browser: bool) -> list[str]:
     return [sys.executable, "-m", "streamlit", "run", str(page), *flags]
 
 
-def _environment(indexes: tuple[Path, ...], timing_log: Path | None) -> dict[str, str]:
-    """Environment variables for the page: indexes (unset: the default one), timing log."""
-    environment = dict(os.environ)
+def _environment(
+    indexes: tuple[Path, ...], timing_log: Path | None, access: AccessSettings
+) -> dict[str, str]:
+    """Environment variables for the page: access, indexes (unset: the default one), timing log."""
+    environment = {**os.environ, **access.to_environment()}
+    environment["STREAMLIT_SERVER_ENABLE_AGENT_API"] = "false"  # older versions do not know it
     if indexes:
         chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
         environment[INDEXES_VARIABLE] = chosen

@@ -24,9 +24,9 @@ TEXTS = ("path", "caption")
 
 
 def print_paths(hits: Sequence[Hit]) -> None:
-    """Print one path a line, best first, byte for byte as in the file system."""
+    """Print one path a line, best first: to a pipe or file, byte for byte as in the file system."""
     for hit in hits:
-        click.echo(hit.record.path)
+        click.echo(printable(hit.record.path) if _on_terminal() else hit.record.path)
 
 
 def print_as_json(query: Query, result: SearchResult) -> None:

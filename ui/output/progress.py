@@ -22,6 +22,8 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from capsearch.ui.output.terminal import printable
+
 if TYPE_CHECKING:
     from capsearch.indexer.pipeline import Progress
 
@@ -59,7 +61,8 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
 
     def show(progress: Progress) -> None:
         if progress.stage not in tasks:
-            tasks[progress.stage] = bars.add_task(progress.stage, total=progress.total)
+            name = printable(progress.stage)  # may contain the name of a data set's split
+            tasks[progress.stage] = bars.add_task(name, total=progress.total)
         bars.update(tasks[progress.stage], completed=progress.done, total=progress.total)
 
     with bars:
@@ -78,6 +81,7 @@ def plain_lines(
             return
         last = clock()
         of = f" of {progress.total}" if progress.total else ""
-        console.print(f"{progress.stage}: {progress.done}{of}", markup=False, highlight=False)
+        line = f"{printable(progress.stage)}: {progress.done}{of}"
+        console.print(line, markup=False, highlight=False)
 
     return show

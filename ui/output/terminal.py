@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-import unicodedata
+import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
 import click
+
+# Category Cf cannot be dropped as a whole, since emoji need its joiners. These are its characters
+# that change the direction of text, with which a file name can be disguised.
+_DIRECTION = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}\ud800-\udfff]")
+_LINE_BREAKS = re.compile("[\n\r\t\u2028\u2029]")
 
 
 def printable(text: str) -> str:
@@ -16,21 +22,22 @@ def printable(text: str) -> str:
 
     A caption or a file name may contain escape sequences; none of them reaches the terminal.
     """
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in "\n\r\t":
-        return " "
-    # Category Cc is control characters. Cf cannot be dropped as a whole, emoji need its joiners;
-    # its direction overrides are, because they can disguise a file name.
-    hidden = unicodedata.category(character) == "Cc" or "\u202a" <= character <= "\u202e"
-    return "\N{REPLACEMENT CHARACTER}" if hidden else character
+    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", _LINE_BREAKS.sub(" ", text))
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout, in UTF-8; dates in ISO 8601, paths as text."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain_value))
+    """One JSON document on stdout, in UTF-8; dates in ISO 8601, paths as text.
+
+    JSON itself escapes the control characters below U+0020 only; what else `printable` replaces
+    is escaped too, so that the document can be shown on a terminal and loses nothing.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=_plain_value)
+    lines = (_HIDDEN.sub(_escaped, line) for line in text.split("\n"))
+    click.echo("\n".join(lines))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _plain_value(value: object) -> object:

@@ -73,6 +73,21 @@ class Texts:
     similar: str
     duplicates: str
     unknown_image: str
+    # The original files
+    download_original: str
+    show_in_folder: str
+    copy_path: str
+    original_gone: str
+    select_mode: str
+    select_image: str
+    selected_count: str
+    select_shown: str
+    clear_selection: str
+    export_text: str
+    export_csv: str
+    export_zip: str
+    zip_limit: str
+    zip_too_large: str
     # Collections and indexing
     collection: str
     interface_language: str
@@ -89,6 +104,12 @@ class Texts:
     refresh: str
     not_a_folder: str
     already_indexing: str
+    # Access
+    secret: str
+    secret_needed: str
+    wrong_secret: str
+    wrong_host: str
+    token_needed: str
     # Errors
     no_index: str
     no_index_advice: str

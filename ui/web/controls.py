@@ -60,6 +60,7 @@ def toolbar(texts: Texts, facets: Facets | None) -> DeltaGenerator:
             with st.popover(_filters_label(texts), icon=":material/filter_list:"):
                 _filters(texts, facets)
         _history(texts)
+        st.toggle(texts.select_mode, key="selecting")
     return place
 
 

@@ -13,7 +13,7 @@ from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Document, Hit, ImageRecord, Tag, Unit
 from capsearch.ui.output.terminal import human_bytes, printable
 from capsearch.ui.texts import NAMES, Texts
-from capsearch.ui.web import grid, session
+from capsearch.ui.web import file_actions, grid, session
 from capsearch.ui.web.images import LARGE_EDGE, record_file
 from capsearch.ui.web.library import Library
 
@@ -99,6 +99,7 @@ def _facts(view: View, document: Document) -> None:
     if record.taken_at is not None:
         _field(texts.taken, record.taken_at.strftime("%Y-%m-%d %H:%M"))
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
+    file_actions.show(texts, view.library.collection, record)
     st.space("small")
     st.button(texts.find_similar, on_click=session.search_like, args=(record.id,))
 

@@ -31,7 +31,7 @@ def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
 
 def record_file(collection: Collection, record: ImageRecord, edge: int) -> Path | None:
     """The same for an image whose record is at hand."""
-    if not _inside(record.paths, collection.catalog.roots()):
+    if not inside(record.paths, collection.catalog.roots()):
         return None
     try:
         return thumbnail(collection.path, record, edge)
@@ -51,7 +51,8 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_WORKERS, thread_name_prefix="thumbnails")
 
 
-def _inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
+def inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
+    """True if all paths lie under the indexed folders, links followed."""
     real = [Path(path).resolve() for path in paths]
     return all(any(path.is_relative_to(root) for root in roots) for path in real)
 

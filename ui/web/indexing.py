@@ -10,9 +10,9 @@ import streamlit as st
 from capsearch.engine.errors import IndexBusy
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
+from capsearch.ui.web.access import may_index
 from capsearch.ui.web.jobs import Indexing, Status
 from capsearch.ui.web.library import Library
-from capsearch.ui.web.settings import LOOPBACK
 
 POLL_S = 0.7
 MAX_SKIPPED_SHOWN = 20
@@ -50,14 +50,8 @@ def _library(
         st.text("\n".join(printable(str(root)) for root in library.collection.catalog.roots()))
     if may_index():
         _panel(texts, where, has_roots=library is not None)
-
-
-def may_index() -> bool:
-    """True only if the server listens on this machine alone.
-
-    Whoever may choose a folder to index can view every image in it.
-    """
-    return st.get_option("server.address") in LOOPBACK
+    else:
+        st.caption(texts.token_needed)
 
 
 def _panel(texts: Texts, where: Path, has_roots: bool) -> None:

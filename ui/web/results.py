@@ -20,7 +20,7 @@ from capsearch.engine.query import Query
 from capsearch.engine.records import Pixels, SearchResult
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
-from capsearch.ui.web import detail, grid, session, timing
+from capsearch.ui.web import detail, grid, selection, session, timing
 from capsearch.ui.web.images import TILE_EDGE, image_file, upload_pixels
 from capsearch.ui.web.library import Library
 from capsearch.ui.web.state import MAX_PAGES, PAGE_SIZE, PageState
@@ -137,7 +137,7 @@ def _draw(request: Request, tiles: tuple[grid.Tile, ...], result: SearchResult) 
             st.button(texts.show_nearest, on_click=session.show_nearest)
         return
     st.container(key="quiet_count").text(texts.hits_on_page.format(count=len(tiles)))
-    grid.draw(tiles, texts, "grid", session.open_image)
+    selection.draw_grid(request.library.collection, tiles, texts)
     _more(request, result.more)
 
 
@@ -152,7 +152,7 @@ def _browse(request: Request) -> Drawn:
     st.container(key="quiet_count").text(request.texts.newest)
     collection = request.library.collection
     tiles = grid.tiles_of_documents(collection, found[:wanted], request.language)
-    grid.draw(tiles, request.texts, "grid", session.open_image)
+    selection.draw_grid(collection, tiles, request.texts)
     _more(request, len(found) > wanted)
     return tiles, None
 

@@ -29,7 +29,7 @@ def begin(collections: Sequence[str]) -> None:
     """
     new_visit = "text" not in st.session_state
     if new_visit:
-        st.session_state.update(history=(), uploads=0)
+        st.session_state.update(history=(), uploads=0, chosen=())
     elif _url() == st.session_state["url"] or _current() != st.session_state["shown"]:
         return
     state = from_params(_url())
@@ -151,6 +151,23 @@ def open_image(image_id: str) -> None:
 def close_image() -> None:
     """Close the large view."""
     st.session_state["selected"] = None
+
+
+def toggle_chosen(image_id: str) -> None:
+    """Select an image, or no longer."""
+    chosen: tuple[str, ...] = st.session_state["chosen"]
+    others = tuple(one for one in chosen if one != image_id)
+    st.session_state["chosen"] = others if image_id in chosen else (*chosen, image_id)
+
+
+def choose_all(image_ids: Sequence[str]) -> None:
+    """Select these images besides those selected before."""
+    st.session_state["chosen"] = tuple(dict.fromkeys((*st.session_state["chosen"], *image_ids)))
+
+
+def clear_chosen() -> None:
+    """Select no image."""
+    st.session_state["chosen"] = ()
 
 
 def more() -> None:

@@ -158,7 +158,7 @@ def requirements_of(run: TrainingRun, backbone_digest: str) -> dict[str, Any]:
     return {
         "languages": list(run.languages),
         "dimension": run.options.dimension,
-        "backbone": run.backbone,
+        "backbone": models.reference(run.backbone),
         "backbone_digest": backbone_digest,
         "sentence": SENTENCE,
     }

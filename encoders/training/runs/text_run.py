@@ -80,7 +80,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
         **card_of(run, train_set, best),
         "description": f"{backbone.name} in the space of {text}",
         **requirements_of(run, backbone.digest),
-        "text": text,
+        "text": models.reference(text),
         "text_digest": model_folder.read_card(models.find(text, "text"))["digest"],
         **asdict(calibrate(model, bank, validation_set)),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -25,6 +26,12 @@ HOSTILE_CAPTIONS = (
     "![x](http://127.0.0.1:9/x.png) :red[purple] $x^2$ :smile:",
 )
 FILLERS = 60  # so that there are three pages
+NO_CHROMIUM = "no chromium: apt-get install chromium fonts-noto-cjk, or set CHROMIUM"
+
+
+def in_ci() -> bool:
+    """True where every test has to run: $CI is set, as all CI services do."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def save(path: Path, *colours: str, size: tuple[int, int] = (90, 60)) -> Path:
@@ -71,8 +78,10 @@ def collections(image_root: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    if chromium() is None and in_ci():
+        pytest.fail(NO_CHROMIUM, pytrace=False)
     if chromium() is None:
-        pytest.skip("no chromium: apt-get install chromium, or set CHROMIUM")
+        pytest.skip(NO_CHROMIUM)
     with browsing() as opened:
         yield opened
 

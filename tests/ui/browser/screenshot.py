@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlencode
 
-from serving import TOY_PAGE, browsing, serving
+from serving import TOY_PAGE, browsing, serving, settled
 from toy_page import toy_model
 
 from capsearch.indexer.embedded.collection import Collection
@@ -50,6 +50,11 @@ def take(address: str, options: argparse.Namespace) -> None:
         page.set_default_timeout(WAIT_MS)
         page.goto(f"{address}/?{urlencode({'q': options.query})}")
         page.locator('[class*="st-key-tile"] img').first.wait_for()
+        if options.select:
+            page.get_by_text("Select", exact=True).click()
+            for rank in (1, 3):
+                settled(page)
+                page.get_by_role("button", name=f"Select image {rank}", exact=True).click()
         if options.open:
             page.locator('.st-key-grid [class*="st-key-open"] button').first.click()
             page.locator('[role="dialog"] .st-key-large img').wait_for()
@@ -67,6 +72,7 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=860)
     parser.add_argument("--locale", default="en-US")
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--select", action="store_true", help="select two images")
     parser.add_argument("--open", action="store_true", help="open the first hit in the large view")
     parser.add_argument(
         "--toy", action="store_true", help="use the toy model instead of the built-in one"

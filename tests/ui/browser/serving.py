@@ -16,8 +16,11 @@ from urllib.request import urlopen
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from capsearch.ui.commands import ui
+from capsearch.ui.web.settings import AccessSettings
 
+TOKEN = "token-of-the-tests"
 TOY_PAGE = Path(__file__).parent / "toy_page.py"
+REBOUND = "rebound.example"  # a name that resolves to this machine, as in DNS rebinding
 START_S = 120  # generous, for a busy machine
 QUIET = (
     "--no-sandbox",
@@ -27,6 +30,7 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
 )
 
 
@@ -39,19 +43,25 @@ def chromium() -> str | None:
 
 @contextmanager
 def serving(
-    indexes: Sequence[Path], page: Path | None = None, timing_log: Path | None = None
+    indexes: Sequence[Path],
+    page: Path | None = None,
+    timing_log: Path | None = None,
+    access: AccessSettings | None = None,
+    log: Path | None = None,
 ) -> Iterator[str]:
     """`capsearch ui` for some indexes, with another page if given; yields its address."""
     port = _free_port()
-    arguments = ui._arguments("127.0.0.1", port, no_browser=True)
+    arguments = ui._arguments("127.0.0.1", port)
     if page is not None:
         arguments[arguments.index("run") + 1] = str(page)
-    server = subprocess.Popen(
-        arguments,
-        env=ui._environment(tuple(indexes), timing_log),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    access = access or AccessSettings(token=TOKEN)
+    with (log or Path(os.devnull)).open("wb") as output:
+        server = subprocess.Popen(
+            arguments,
+            env=ui._environment(tuple(indexes), timing_log, access),
+            stdout=output,
+            stderr=output,
+        )
     try:
         _wait(f"http://127.0.0.1:{port}/_stcore/health", server)
         yield f"http://127.0.0.1:{port}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import HOSTILE_CAPTIONS, HOSTILE_NAME
 from playwright.sync_api import Page, expect
-from serving import settled
+from serving import TOKEN, settled
 
 pytestmark = [pytest.mark.browser, pytest.mark.flaky(reruns=2)]  # a browser on a busy machine
 Visit = Callable[..., Page]
@@ -61,7 +61,7 @@ def test_a_collection_that_is_not_offered_is_not_opened(visit: Visit, image_root
 def test_an_empty_collection_shows_advice_and_can_be_filled_from_the_page(
     visit: Visit, image_root: Path
 ) -> None:
-    page = visit(**{"in": "empty"})
+    page = visit(**{"in": "empty", "token": TOKEN})
     expect(page.get_by_text("Nothing is indexed here yet")).to_be_visible(**SLOWLY)
     page.get_by_role("button", name="Library").click()
     field = page.get_by_role("textbox", name="Folder on this computer")
