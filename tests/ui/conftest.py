@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from capsearch.encoders import models
 from capsearch.encoders.models import Model
+from capsearch.engine.evidence_model import EvidenceModel, KindWeights
 from capsearch.engine.fakes import FakeTextEncoder
-from capsearch.engine.fusion import EvidenceModel, KindWeights
+from capsearch.ui import page as page_module
 from capsearch.ui.cli import main
+from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 # In a collection of four images nothing is added for its size.
 TOY_EVIDENCE = EvidenceModel(
@@ -85,3 +88,23 @@ def indexed(image_folder: Path, run: Callable[..., Ran]) -> Path:
     ran = run("index", image_folder)
     assert ran.code == 0, ran.err
     return image_folder
+
+
+Opener = Callable[..., AppTest]
+
+
+@pytest.fixture
+def run_page(monkeypatch: pytest.MonkeyPatch) -> Opener:
+    """Run the page at a permalink, as this machine's browser would: run_page(q="red")."""
+    monkeypatch.delenv(INDEXES_VARIABLE, raising=False)
+    monkeypatch.setattr("streamlit.get_option", {"server.address": "127.0.0.1"}.get)
+
+    def run(**params: str) -> AppTest:
+        page = AppTest.from_file(str(page_module.__file__), default_timeout=60)
+        for name, value in params.items():
+            page.query_params[name] = value
+        page.run()
+        assert not page.exception
+        return page
+
+    return run

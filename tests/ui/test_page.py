@@ -16,27 +16,15 @@ from capsearch.engine.records import Filters
 from capsearch.indexer.embedded.collection import CATALOG, Collection
 from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import IndexOptions, index
-from capsearch.ui import page as page_module
 from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 Opener = Callable[..., AppTest]
 
 
 @pytest.fixture
-def open_page(toy_models: Model, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
-    """Run the page at a permalink: open_page(q="red")."""
-    monkeypatch.delenv(INDEXES_VARIABLE, raising=False)
-    monkeypatch.setattr("streamlit.get_option", {"server.address": "127.0.0.1"}.get)
-
-    def run(**params: str) -> AppTest:
-        page = AppTest.from_file(str(page_module.__file__), default_timeout=60)
-        for name, value in params.items():
-            page.query_params[name] = value
-        page.run()
-        assert not page.exception
-        return page
-
-    return run
+def open_page(toy_models: Model, index_path: Path, run_page: Opener) -> Opener:
+    """The page over the index of these tests."""
+    return run_page
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 
 from capsearch.engine.records import Filters, ImageRecord
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.facets import newest
 from capsearch.indexer.pipeline import index
 from capsearch.ui.web import file_manager
 from capsearch.ui.web.originals import (
@@ -37,7 +36,7 @@ from capsearch.ui.web.settings import SECRETS
 def records(collection: Collection, image_folder: Path) -> dict[str, ImageRecord]:
     """The records of the four images, by file name."""
     index(collection, [image_folder])
-    ids = newest(collection.catalog, Filters(), limit=9)
+    ids = collection.catalog.newest(Filters(), limit=9)
     return {Path(one.path).name: one for one in records_of(collection, ids)}
 
 
@@ -121,7 +120,7 @@ def test_a_zip_contains_the_originals_under_different_names(
     image(image_folder / "trips" / "RED.png", "red", size=20)
     os.utime(image_folder / "red.png", (0, 0))  # zip has no dates before 1980
     index(collection, [image_folder])
-    records = records_of(collection, newest(collection.catalog, Filters(), limit=9))
+    records = records_of(collection, collection.catalog.newest(Filters(), limit=9))
     files = unzip(zip_originals(collection, records))
     assert {name.lower() for name in files} >= {"red.png", "red (2).png", "yellow.webp"}
     assert sorted(files.values()) == sorted(Path(one.path).read_bytes() for one in records)

@@ -11,28 +11,16 @@ from streamlit.testing.v1 import AppTest
 from capsearch.encoders.models import Model
 from capsearch.engine.records import Filters
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.ui import page as page_module
 from capsearch.ui.texts import TEXTS
 from capsearch.ui.web.detail import signed
-from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 Opener = Callable[..., AppTest]
 
 
 @pytest.fixture
-def open_page(indexed: Path, calibrated: Model, monkeypatch: pytest.MonkeyPatch) -> Opener:
-    """Run the page at a permalink: open_page(q="red")."""
-    monkeypatch.delenv(INDEXES_VARIABLE, raising=False)
-
-    def run(**params: str) -> AppTest:
-        page = AppTest.from_file(str(page_module.__file__), default_timeout=60)
-        for name, value in params.items():
-            page.query_params[name] = value
-        page.run()
-        assert not page.exception
-        return page
-
-    return run
+def open_page(indexed: Path, calibrated: Model, run_page: Opener) -> Opener:
+    """The page over the index of these tests."""
+    return run_page
 
 
 def texts(page: AppTest) -> list[str]:

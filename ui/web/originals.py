@@ -48,8 +48,8 @@ def mime_type(path: Path) -> str:
 
 def records_of(collection: Collection, image_ids: Sequence[str]) -> tuple[ImageRecord, ...]:
     """The records of images in this order; those no longer in the collection are left out."""
-    records = collection.catalog.images(image_ids)
-    return tuple(records[one] for one in image_ids if one in records)
+    found = collection.backend.lookup(image_ids)
+    return tuple(found[one].record for one in image_ids if one in found)
 
 
 def paths_as_text(records: Sequence[ImageRecord]) -> bytes:
