@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES, heif_supported
 from capsearch.engine.errors import RootUnavailable
+from capsearch.indexer.sources.unicode_names import composed
 
 SIDECARS = (".txt", ".json")
 _INDEX_FILES = frozenset(
@@ -183,7 +184,8 @@ class _Walk:
     def _files(
         self, entries: Sequence[os.DirEntry[str]], siblings: Sequence[os.DirEntry[str]]
     ) -> None:
-        by_name = {entry.name: entry for entry in siblings}
+        by_name = {composed(entry.name): entry for entry in siblings}
+        by_name |= {entry.name: entry for entry in siblings}
         for entry in entries:
             suffix = PurePath(entry.name).suffix.lower()
             if suffix in HEIF_SUFFIXES and not heif_supported():
@@ -212,7 +214,7 @@ def _sidecars(name: str, by_name: dict[str, os.DirEntry[str]]) -> Iterator[tuple
     """(path, mtime_ns, size) of NAME.txt, NAME.json, NAME.jpg.txt and NAME.jpg.json."""
     for base in (PurePath(name).stem, name):
         for suffix in SIDECARS:
-            entry = by_name.get(base + suffix)
+            entry = by_name.get(base + suffix) or by_name.get(composed(base + suffix))
             if entry is None:
                 continue
             try:

@@ -1,7 +1,7 @@
 """Text of unknown encoding: short strings of each encoding become what was written.
 
-Issue 11, 8. On 7,957 captions cut to 5 to 40 characters the right text is found for all in
-GB 18030, Big5, Shift-JIS and EUC-JP, and for 3,622 of 3,626 in UTF-16 without a byte order mark.
+Issue 11, 8. Of the captions of test-xtd10, cut to 5 to 40 characters, all 4,394 in GB 18030, Big5,
+Shift-JIS and EUC-JP are read as written, and 3,622 of 3,626 in UTF-16 without a byte order mark.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
@@ -164,3 +165,11 @@ def test_roots_inside_other_roots_are_scanned_once(tmp_path):
 def test_a_sibling_with_a_common_prefix_is_not_inside_a_root(tmp_path):
     roots = (tmp_path / "a", tmp_path / "ab")
     assert outermost(roots) == roots
+
+
+def test_a_sidecar_may_be_composed_and_its_image_decomposed(tmp_path):
+    """Issue 11, 9."""
+    touch(tmp_path, normalize("NFD", "桜が.jpg"), normalize("NFC", "桜が.txt"))
+    [file] = scan([tmp_path]).files
+    assert [Path(path).name for path, _, _ in file.sidecars] == [normalize("NFC", "桜が.txt")]
+    assert Path(file.path).name == normalize("NFD", "桜が.jpg")  # as on disk
