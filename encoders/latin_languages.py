@@ -7,7 +7,7 @@ counts as another language only if the evidence for it is more than that for Eng
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache, lru_cache
 
@@ -107,25 +107,25 @@ def latin_language(text: str) -> str:
     words = [word.lower() for word in _WORD.findall(text)]
     if len(words) < _MIN_WORDS:
         return "en"
-    scores: Counter[str] = Counter()
+    scores: dict[str, float] = defaultdict(float)
     for word in words:
-        scores.update(_evidence(word))
-    [(best, score)] = scores.most_common(1) or [("en", 0.0)]
+        for code, weight in _evidence(word):
+            scores[code] += weight
+    best, score = max(scores.items(), key=lambda item: item[1], default=("en", 0.0))
     english = _listed(_ENGLISH)
     against = sum(word in english for word in words)
     return best if score >= _NEEDED and score > against else "en"
 
 
 @lru_cache(maxsize=10_000)
-def _evidence(word: str) -> dict[str, float]:
-    """What one word says for each language, as far as it says anything."""
+def _evidence(word: str) -> tuple[tuple[str, float], ...]:
+    """(code, weight) of the languages that have this word, or letters of it."""
     weight = _WEAK if word in _listed(_WEAK_WORDS) else _STRONG
-    scores = Counter(dict.fromkeys(_known_words().get(word, ()), weight))
-    if not word.isascii():
-        scores.update(
-            {code: _WEAK for code, letters in _LETTERS.items() if not letters.isdisjoint(word)}
-        )
-    return scores
+    by_word = [(code, weight) for code in _known_words().get(word, ())]
+    if word.isascii():
+        return tuple(by_word)
+    accented = (code for code, letters in _LETTERS.items() if not letters.isdisjoint(word))
+    return (*by_word, *((code, _WEAK) for code in accented))
 
 
 @cache

@@ -6,8 +6,9 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from capsearch.encoders.image_files import opened
 from capsearch.encoders.preprocess import DecodedImage, Preprocess, decode_opened
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.engine.records import Caption
+from capsearch.indexer.in_flight import TOOK_PROCESS_DOWN, DecodeJournal
 from capsearch.indexer.sources.captions import read_sidecar
 from capsearch.indexer.sources.metadata import Metadata, read_metadata, taken_at
 from capsearch.indexer.sources.scan import ImageFile, Skipped
@@ -59,6 +61,31 @@ class Refused:
 Outcome: TypeAlias = Prepared | Refused
 
 
+def prepare_in_groups(
+    files: Sequence[ImageFile],
+    known: Collection[str],
+    preprocess: Preprocess,
+    max_pixels: int,
+    threads: int | None,
+    stop: threading.Event,
+    journal: DecodeJournal,
+) -> Iterator[Iterable[Outcome]]:
+    """The outcomes of all files; each group is to be committed before the next is asked for.
+
+    Files that were being decoded when a run died come last, one at a time, so that the next run
+    knows which one it was. Those it happened with twice are refused.
+    """
+    by_attempts: dict[int, list[ImageFile]] = {0: [], 1: [], 2: []}
+    for file in files:
+        by_attempts[min(journal.attempts(file), 2)].append(file)
+    yield [Refused(file, TOOK_PROCESS_DOWN) for file in by_attempts[2]]
+    yield prepare_all(by_attempts[0], known, preprocess, max_pixels, threads, stop, journal)
+    for suspect in by_attempts[1]:
+        yield prepare_all([suspect], known, preprocess, max_pixels, 1, stop, journal)
+    if not stop.is_set():
+        journal.close()
+
+
 def prepare_all(
     files: Sequence[ImageFile],
     known: Collection[str],
@@ -66,19 +93,26 @@ def prepare_all(
     max_pixels: int,
     threads: int | None = None,
     stop: threading.Event | None = None,
+    journal: DecodeJournal | None = None,
 ) -> Iterator[Outcome]:
     """The outcome of each file, in order; a bounded number of files is prepared ahead.
 
     `known` are the ids of images that need no decoding. `threads` defaults to one per core.
-    Once `stop` is set, no further file is started or returned.
+    Once `stop` is set, no further file is started or returned. `journal` is told of every file
+    before it is opened and after.
     """
     threads = threads or os.cpu_count() or 1
+
+    def work(file: ImageFile) -> Outcome:
+        with journal.decoding(file) if journal else nullcontext():
+            return prepare(file, known, preprocess, max_pixels)
+
     pending: deque[Future[Outcome]] = deque()
     remaining = iter(files)
     with ThreadPoolExecutor(threads, "decode") as pool:
         while not (stop and stop.is_set()):
             while len(pending) < _AHEAD * threads and (file := next(remaining, None)) is not None:
-                pending.append(pool.submit(prepare, file, known, preprocess, max_pixels))
+                pending.append(pool.submit(work, file))
             if not pending:
                 return
             yield pending.popleft().result()

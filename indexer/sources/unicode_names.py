@@ -6,8 +6,8 @@ Names are compared composed; paths are stored and opened as the disk spells them
 
 from __future__ import annotations
 
-import os
 from itertools import product
+from pathlib import PurePath
 from unicodedata import normalize
 
 _MAX_SPELLINGS = 64
@@ -26,8 +26,8 @@ def spellings(path: str) -> tuple[str, ...]:
     """
     choices = [
         tuple(dict.fromkeys((part, composed(part), normalize("NFD", part))))
-        for part in path.split(os.sep)
+        for part in PurePath(path).parts
     ]
     if 2 ** sum(len(choice) > 1 for choice in choices) > _MAX_SPELLINGS:
         return tuple(dict.fromkeys((path, composed(path), normalize("NFD", path))))
-    return tuple(os.sep.join(parts) for parts in product(*choices))
+    return tuple(str(PurePath(*parts)) for parts in product(*choices))

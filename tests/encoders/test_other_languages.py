@@ -2,7 +2,7 @@
 
 Issue 11, 10. Measured on 114 captions of three to seven words in eleven languages, 40 English ones
 full of foreign names, and 6,000 of COCO: ours finds 114, mistakes 1 and 0, and takes 20 us;
-py3langid (4.5 MB) 114, 26 and 1, 30 us; lingua (96 MB) 114, 26 and 19, 7 ms. Names decide: detectors
+py3langid (4.5 MB) 114, 26 and 1, 30 us; lingua (96 MB) 114, 26 and 19, 7 ms. Names decide: those
 trained on sentences read "Tokyo Tower 2019" as another language. Its words were chosen on those
 captions; of the 33 below, written afterwards, it found 30, and then got the three missing words.
 """

@@ -8,6 +8,7 @@ from unicodedata import normalize
 
 import pytest
 
+from capsearch.encoders import image_formats
 from capsearch.engine.errors import RootUnavailable
 from capsearch.indexer.sources import scan as scanning
 from capsearch.indexer.sources.scan import Skipped, outermost, scan
@@ -108,7 +109,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_the_rest_is_found(tmp_pa
 
 
 def test_heic_without_its_decoder_is_reported_with_the_install_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "heif_supported", lambda: False)
+    monkeypatch.setattr(image_formats, "_installed", lambda package: False)
     touch(tmp_path, "phone.HEIC")
     result = scan([tmp_path])
     assert result.files == []
@@ -117,7 +118,7 @@ def test_heic_without_its_decoder_is_reported_with_the_install_command(tmp_path,
 
 
 def test_heic_with_its_decoder_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "heif_supported", lambda: True)
+    monkeypatch.setattr(image_formats, "_installed", lambda package: True)
     touch(tmp_path, "phone.heic", "old.heif")
     assert names(tmp_path) == ["old.heif", "phone.heic"]
 
