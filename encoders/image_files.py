@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, _imaging
 
 from capsearch.encoders import raw_previews
 from capsearch.encoders.image_formats import (
@@ -83,7 +83,7 @@ def _allocate_large_blocks() -> None:
     that decoded one image of 64 megapixels after another held 3.5 GB, and hold 0.6 GB like this.
     """
     if "PILLOW_BLOCK_SIZE" not in os.environ:
-        Image.core.set_block_size(_BLOCK_BYTES)
+        _imaging.set_block_size(_BLOCK_BYTES)
 
 
 def _all(stream: BinaryIO) -> bytes:
