@@ -99,6 +99,9 @@ def _preview(data: bytes) -> Image.Image:
     exif = raw_previews.exif_of(data)
     if exif is not None:
         image.info["exif"] = exif
+    xmp = raw_previews.xmp_of(data)
+    if xmp is not None:
+        image.info["xmp"] = xmp
     image.format = "RAW"
     return image
 

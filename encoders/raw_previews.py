@@ -15,6 +15,7 @@ _START = b"\xff\xd8\xff"
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _MAX_PREVIEWS, _MAX_SEGMENTS = 64, 64
+_XMP_END = b"</x:xmpmeta>"
 _TIFF_HEAD_BYTES = 1 << 20  # the tags of orientation and date lie within
 _PHOTOMETRIC, _SUB_IFDS, _DNG_VERSION = 0x0106, 0x014A, 0xC612
 _SENSOR_DATA = frozenset({32803, 34892})  # colour filter array, linear raw
@@ -41,6 +42,13 @@ def exif_of(data: bytes) -> bytes | None:
     # ORF and RW2 differ from TIFF only in the magic number.
     magic = b"*\0" if order == b"II" else b"\0*"
     return b"Exif\0\0" + order + magic + data[start + 4 : start + _TIFF_HEAD_BYTES]
+
+
+def xmp_of(data: bytes) -> bytes | None:
+    """The first XMP packet of a RAW file, as Lightroom writes it into DNG."""
+    start = data.find(b"<x:xmpmeta")
+    end = data.find(_XMP_END, start)
+    return data[start : end + len(_XMP_END)] if 0 <= start < end else None
 
 
 def is_raw(data: bytes) -> bool:

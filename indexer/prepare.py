@@ -8,8 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +20,13 @@ from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.engine.records import Caption
 from capsearch.indexer.in_flight import TOOK_PROCESS_DOWN, DecodeJournal
 from capsearch.indexer.sources.captions import read_sidecar
-from capsearch.indexer.sources.metadata import Metadata, read_metadata, taken_at
+from capsearch.indexer.sources.metadata import (
+    Metadata,
+    dated,
+    merged,
+    read_metadata,
+    read_xmp_sidecar,
+)
 from capsearch.indexer.sources.scan import ImageFile, Skipped
 
 MAX_FILE_BYTES = 1 << 29
@@ -34,10 +40,14 @@ class Prepared:
     file: ImageFile
     image_id: str
     decoded: DecodedImage | None
-    taken_at: datetime | None
-    metadata: Metadata
+    metadata: Metadata  # of the file and its XMP sidecars
     sidecar_captions: tuple[Caption, ...]
     problems: tuple[Skipped, ...]  # sidecars that cannot be read
+
+    @property
+    def taken_at(self) -> datetime | None:
+        """When the image was taken; `metadata.taken_from` says who says so."""
+        return self.metadata.taken_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +145,16 @@ def prepare(
         return Refused(file, str(problem))
     try:
         image_id = content_id(data)
-        decoded, taken, metadata = None, None, Metadata()
+        decoded, metadata = None, Metadata()
         if image_id not in known:
             with opened(data, max_pixels) as image:
-                taken, metadata = taken_at(image), read_metadata(image)
+                metadata = read_metadata(image)
                 decoded = decode_opened(image, preprocess)
     except InvalidImage as problem:
         return Refused(file, str(problem))
     captions, problems = read_sidecars(file)
-    return Prepared(file, image_id, decoded, taken, metadata, captions, problems)
+    metadata = dated(merged([metadata, *_xmp_sidecars(file)]), file.path, file.mtime_ns)
+    return Prepared(file, image_id, decoded, metadata, captions, problems)
 
 
 def content_id(data: bytes) -> str:
@@ -162,6 +173,14 @@ def read_sidecars(file: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped, 
         except InvalidCaptions as problem:
             problems.append(Skipped(path, str(problem).removeprefix(f"{path}: ")))
     return tuple(captions.values()), tuple(problems)
+
+
+def _xmp_sidecars(file: ImageFile) -> Iterator[Metadata]:
+    """Tags, fields and dates of XMP sidecars; their captions are those of `read_sidecars`."""
+    for path, _, _ in file.sidecars:
+        if path.lower().endswith(".xmp"):
+            with suppress(InvalidCaptions):  # reported by `read_sidecars`
+                yield replace(read_xmp_sidecar(Path(path)), captions=())
 
 
 def _read(file: ImageFile) -> bytes:

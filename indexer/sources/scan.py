@@ -13,6 +13,7 @@ from capsearch.engine.errors import RootUnavailable
 from capsearch.indexer.sources.unicode_names import composed
 
 SIDECARS = (".txt", ".json", ".xmp")
+_SIDECAR_SPELLINGS = (*SIDECARS, *(suffix.upper() for suffix in SIDECARS))
 _FILES_A_COUNT = 500
 _INDEX_FILES = frozenset(
     {"catalog.sqlite", "manifest.json"}
@@ -238,7 +239,7 @@ def _suffix(entry: os.DirEntry[str]) -> str:
 def _sidecars(name: str, by_name: dict[str, os.DirEntry[str]]) -> Iterator[tuple[str, int, int]]:
     """(path, mtime_ns, size) of NAME.txt, NAME.jpg.txt and so on, NAME being `name`."""
     for base in (PurePath(name).stem, name):
-        for suffix in SIDECARS:
+        for suffix in _SIDECAR_SPELLINGS:
             entry = by_name.get(base + suffix) or by_name.get(composed(base + suffix))
             if entry is None:
                 continue
