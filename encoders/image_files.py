@@ -61,15 +61,16 @@ def _stream(source: Path | bytes) -> BinaryIO:
 
 def _image(stream: BinaryIO) -> Image.Image:
     head = stream.read(HEAD_BYTES)
-    stream.seek(0)
     kind = recognised(head)
     if kind is None:
         name = foreign(head)
         raise InvalidImage(f"not an image in a format we read{f' ({name})' if name else ''}")
     if not kind.supported:
         raise InvalidImage(kind.needs)
-    if kind.name == "RAW" or (kind.name == "TIFF" and raw_previews.is_raw(_all(stream))):
-        return _preview(_all(stream))
+    is_raw = kind.name == "RAW" or (kind.name == "TIFF" and raw_previews.is_raw(stream))
+    stream.seek(0)
+    if is_raw:
+        return _preview(stream.read())
     _register(kind)
     _allocate_large_blocks()
     return Image.open(stream, formats=(kind.name,))
@@ -84,12 +85,6 @@ def _allocate_large_blocks() -> None:
     """
     if "PILLOW_BLOCK_SIZE" not in os.environ:
         _imaging.set_block_size(_BLOCK_BYTES)
-
-
-def _all(stream: BinaryIO) -> bytes:
-    data = stream.read()
-    stream.seek(0)
-    return data
 
 
 def _preview(data: bytes) -> Image.Image:

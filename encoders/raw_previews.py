@@ -6,7 +6,8 @@ containers, of which every maker has an own one. The sensor's data is never deco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from capsearch.engine.errors import InvalidImage
 
@@ -51,9 +52,9 @@ def xmp_of(data: bytes) -> bytes | None:
     return data[start : end + len(_XMP_END)] if 0 <= start < end else None
 
 
-def is_raw(data: bytes) -> bool:
-    """Whether what begins like TIFF is a RAW file: NEF, ARW, DNG, PEF, ..."""
-    for tags in _directories(data):
+def is_raw(stream: BinaryIO) -> bool:
+    """Whether what begins like TIFF is a RAW file: NEF, ARW, DNG, PEF, ...; only tags are read."""
+    for tags in _directories(stream):
         if _DNG_VERSION in tags or _SENSOR_DATA & frozenset(tags.get(_PHOTOMETRIC, ())):
             return True
     return False
@@ -85,33 +86,36 @@ def _jpeg_pixels(data: bytes, at: int) -> int:
     return 0
 
 
-def _directories(data: bytes) -> Iterator[dict[int, tuple[int, ...]]]:
+def _directories(stream: BinaryIO) -> Iterator[dict[int, tuple[int, ...]]]:
     """The integer tags of every image file directory of a TIFF, also of nested ones."""
-    order = {b"II": "little", b"MM": "big"}.get(data[:2])
-    if order is None:
-        return
-    pending, seen = [_integer(data, 4, 4, order)], set[int]()
+    big_endian = _bytes(stream, 0, 2) == b"MM"
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(_bytes(stream, at, size), "big" if big_endian else "little")
+
+    pending, seen = [number(4, 4)], set[int]()
     while pending and len(seen) < _MAX_DIRECTORIES:
         at = pending.pop(0)
-        if at in seen or not 8 <= at < len(data):
+        if at in seen or at < 8:
             continue
         seen.add(at)
-        count = min(_integer(data, at, 2, order), _MAX_ENTRIES)
-        tags = dict(_entry(data, at + 2 + 12 * number, order) for number in range(count))
+        count = min(number(at, 2), _MAX_ENTRIES)
+        tags = dict(_entry(number, at + 2 + 12 * index) for index in range(count))
         yield tags
         pending.extend(tags.get(_SUB_IFDS, ()))
-        pending.append(_integer(data, at + 2 + 12 * count, 4, order))
+        pending.append(number(at + 2 + 12 * count, 4))
 
 
-def _entry(data: bytes, at: int, order: str) -> tuple[int, tuple[int, ...]]:
-    tag, kind = _integer(data, at, 2, order), _integer(data, at + 2, 2, order)
-    count = _integer(data, at + 4, 4, order)
+def _entry(number: Callable[[int, int], int], at: int) -> tuple[int, tuple[int, ...]]:
+    """(tag, its values), without those of tags that are no integers or lists of many."""
+    tag, kind, count = number(at, 2), number(at + 2, 2), number(at + 4, 4)
     size = {_SHORT: 2, _LONG: 4, _IFD: 4}.get(kind, 0)
     if not size or count > _MAX_DIRECTORIES:
         return tag, ()
-    values = at + 8 if size * count <= 4 else _integer(data, at + 8, 4, order)
-    return tag, tuple(_integer(data, values + size * n, size, order) for n in range(count))
+    values = at + 8 if size * count <= 4 else number(at + 8, 4)
+    return tag, tuple(number(values + size * index, size) for index in range(count))
 
 
-def _integer(data: bytes, at: int, size: int, order: str) -> int:
-    return int.from_bytes(data[at : at + size], "little" if order == "little" else "big")
+def _bytes(stream: BinaryIO, at: int, size: int) -> bytes:
+    stream.seek(at)
+    return stream.read(size)

@@ -120,6 +120,15 @@ def test_the_composite_of_a_photoshop_file_is_read():
         assert np.asarray(flat_rgb(image))[0, 0].tolist() == [255, 0, 0]
 
 
+def test_heif_is_read_with_its_extra():
+    """Issue 11, 12."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    stream = BytesIO()
+    pillow_heif.from_pillow(RED.resize((64, 64))).save(stream)
+    with opened(stream.getvalue()) as image:
+        assert (image.format, image.size) == ("HEIF", (64, 64))
+
+
 def test_jpeg_xl_is_read_with_its_extra():
     """Issue 11, 17."""
     pytest.importorskip("pillow_jxl")
