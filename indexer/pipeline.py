@@ -14,13 +14,15 @@ from pathlib import Path
 from time import perf_counter
 
 from capsearch.encoders.image_files import MAX_PIXELS
+from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
 from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.indexer.embedded import maintenance
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.words import tokens_of
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
-from capsearch.indexer.prepare import Prepared, prepare_all, read_sidecars
+from capsearch.indexer.in_flight import DecodeJournal
+from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
 from capsearch.indexer.sources.captions import NamedCaption, read_captions
 from capsearch.indexer.sources.matching import matched
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped, outermost, scan
@@ -37,6 +39,7 @@ class IndexOptions:
     decode_threads: int | None = None  # None: one per core
     max_pixels: int = MAX_PIXELS  # larger images are skipped
     follow_symlinks: bool = False  # also enter linked folders
+    decode_pixels: int = DEFAULT_PIXELS  # decoded at once, by all threads of the process
 
 
 _DEFAULTS = IndexOptions()
@@ -58,7 +61,8 @@ class IndexSummary:
     """What a run did.
 
     `added` counts images that were encoded; `reused` counts new files whose image already had a
-    vector (renamed, copied or restored); `removed` and `unchanged` count files.
+    vector (renamed, copied or restored); `removed` and `unchanged` count files. `found` counts
+    image files, `excluded` and `index_folders` what the scan left out.
     """
 
     added: int
@@ -69,6 +73,9 @@ class IndexSummary:
     skipped: tuple[Skipped, ...]
     interrupted: bool
     seconds: float
+    found: int = 0
+    excluded: int = 0
+    index_folders: int = 0
 
 
 def index(
@@ -126,12 +133,17 @@ class _Run:
     skipped: list[Skipped] = field(default_factory=list)
     captions_added: int = 0
     added: int = 0
+    listing: Scan = field(default_factory=Scan)
 
     def run(self, roots: Sequence[Path], named: dict[Path, tuple[NamedCaption, ...]]) -> None:
         writer = CatalogWriter(self.collection.catalog)
         self.show(Progress("scan", 0, None))
-        listing = scan(
-            roots, self.options.exclude, self.collection.path, self.options.follow_symlinks
+        listing = self.listing = scan(
+            roots,
+            self.options.exclude,
+            self.collection.path,
+            self.options.follow_symlinks,
+            lambda found: self.show(Progress("scan", found, None)),
         )
         self.show(Progress("scan", len(listing.files), len(listing.files)))
         _refuse_emptied(writer, [root for root in roots if root not in self.may_be_empty], listing)
@@ -160,6 +172,9 @@ class _Run:
             tuple(sorted(set(self.skipped), key=lambda skipped: skipped.path)),
             self.stop.is_set(),
             seconds,
+            len(self.listing.files),
+            self.listing.excluded,
+            self.listing.index_folders,
         )
 
     def _changed(
@@ -194,24 +209,28 @@ class _Run:
 
     def _encode_images(self, writer: CatalogWriter, files: Sequence[ImageFile]) -> None:
         encoding = ImageEncoding(self.collection, writer, self.options.batch_size)
-        known = writer.encoded_ids()
-        outcomes = prepare_all(
+        known, done = writer.encoded_ids(), 0
+        DECODING.resize(self.options.decode_pixels)
+        groups = prepare_in_groups(
             files,
             known,
             self.collection.model.image.preprocess,
             self.options.max_pixels,
             self.options.decode_threads,
             self.stop,
+            DecodeJournal(self.collection.path),
         )
-        for done, outcome in enumerate(outcomes, start=1):
-            self.skipped.extend(outcome.problems)
-            encoding.add(outcome)
-            if isinstance(outcome, Prepared) and outcome.image_id in known:
-                self.reused += 1
-            elif isinstance(outcome, Prepared):
-                known.add(outcome.image_id)
-            self.show(Progress("embed", done, len(files), outcome.file.path))
-        encoding.flush()
+        for outcomes in groups:
+            for outcome in outcomes:
+                done += 1
+                self.skipped.extend(outcome.problems)
+                encoding.add(outcome)
+                if isinstance(outcome, Prepared) and outcome.image_id in known:
+                    self.reused += 1
+                elif isinstance(outcome, Prepared):
+                    known.add(outcome.image_id)
+                self.show(Progress("embed", done, len(files), outcome.file.path))
+            encoding.flush()
         self.added += encoding.added
         self.captions_added += encoding.captions_added
 

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.schema import WORDS_SCHEMA, connect
+from capsearch.indexer.sources.unicode_names import spellings
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
@@ -184,15 +185,17 @@ def _where(filters: Filters) -> tuple[str, list[object]]:
 def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
-        ranges = " OR ".join(["path >= ? AND path < ?"] * len(filters.folders))
-        bounds: list[object] = [bound for folder in filters.folders for bound in under(folder)]
+        folders = [spelt for folder in filters.folders for spelt in spellings(folder)]
+        ranges = " OR ".join(["path >= ? AND path < ?"] * len(folders))
+        bounds: list[object] = [bound for folder in folders for bound in under(folder)]
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
         yield "EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND label = ?)", [label]
     if filters.taken_from is not None:
         yield "taken_at >= ?", [filters.taken_from.isoformat()]
     if filters.taken_until is not None:
-        yield "taken_at < ?", [(filters.taken_until + timedelta(days=1)).isoformat()]
+        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
+        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
 
