@@ -23,9 +23,7 @@ from capsearch.indexer.sources.xmp import read_xmp
 MAX_CAPTION_CHARACTERS = 2000  # longer texts are generator settings or licences, not captions
 MAX_XMP_BYTES = 10_000_000  # darktable and Lightroom keep the whole editing history in sidecars
 # Junk that people do not write into captions files and sidecars either; the rest is theirs to say.
-_WRITTEN_BY_PROGRAMS = frozenset(
-    {"camera", "software", "file name", "settings", "placeholder", "no words"}
-)
+_WRITTEN_BY_PROGRAMS = frozenset({"camera", "software", "file name", "settings", "placeholder"})
 _PEOPLES_SOURCES = frozenset({"sidecar", "coco", "csv"})
 _DATE_SOURCES = ("exif", "xmp", "iptc")  # best first
 

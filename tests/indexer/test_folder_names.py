@@ -21,7 +21,7 @@ def test_a_folder_is_found_in_either_spelling(collection, image, tmp_path, store
     path = image(root / normalize(stored, "がーでん") / "a.png", "red")
     image(root / "b.png", "blue")
     index(collection, [root])
-    [found] = collection.catalog.select(
+    [(found,)] = collection.catalog.select(
         Filters(folders=(str(root / normalize(given, "がーでん")),))
     )
     assert Path(collection.catalog.images([found])[found].path).samefile(path)
@@ -33,8 +33,8 @@ def test_the_last_year_is_no_overflow(collection, tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.jpg").write_bytes(saved(Image.new("RGB", (8, 8)), "JPEG", exif=taken))
     index(collection, [tmp_path / "images"])
-    [image_id] = collection.catalog.select(Filters(taken_until=date.max))
+    [(image_id,)] = collection.catalog.select(Filters(taken_until=date.max))
     record = collection.catalog.images([image_id])[image_id]
     assert record.taken_at == datetime(2024, 5, 1, 23, 59, 59)
-    assert collection.catalog.select(Filters(taken_until=date(2024, 5, 1))) == {image_id}
-    assert collection.catalog.select(Filters(taken_until=date(2024, 4, 30))) == frozenset()
+    assert collection.catalog.select(Filters(taken_until=date(2024, 5, 1))) == [(image_id,)]
+    assert collection.catalog.select(Filters(taken_until=date(2024, 4, 30))) == []

@@ -105,7 +105,7 @@ def test_sidecars_beside_an_image_give_captions_tags_and_its_date(collection, im
     (image_folder / name).write_text(LIGHTROOM, encoding="utf-8")
     index(collection, [image_folder])
     assert captions(collection)[0] == ("Bastille Day on the river", "en", "sidecar")
-    [blue] = collection.catalog.select(Filters(tags=("Paris", "夜景")))
+    [(blue,)] = collection.catalog.select(Filters(tags=("Paris", "夜景")))
     record = collection.catalog.images([blue])[blue]
     assert (Path(record.path).name, record.taken_at) == ("blue.png", EXPECTED.taken_at)
 
