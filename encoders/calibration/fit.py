@@ -98,11 +98,11 @@ def _fit(
     features, labels, weights, sizes = examples
     free = logistic.fit(np.c_[features, sizes], labels, weights, np.zeros(len(labels)))
     exponent = round(float(np.clip(-free.coefficients[-1], 0.0, 1.0)), 3)
-    image = _kind(_fitted(examples, exponent), {"image": 1.0})
+    image = _kind(_fitted(examples, exponent, {"image": 1.0}), {"image": 1.0})
     shares: dict[Source, float] = {"image": 1.0 - clm_weight, "caption": clm_weight}
     languages = sorted({one.caption_language for one in found})
     captioned = _examples(found, random, clm_weight, captioned=True, languages=languages)
-    fitted = _fitted(captioned, exponent)
+    fitted = _fitted(captioned, exponent, shares)
     caption = _kind(fitted, shares)
     offsets = _offsets(fitted, caption, languages)
     kinds = {"": image, "caption": caption}
@@ -111,9 +111,25 @@ def _fit(
     return replace(model, cutoff=first, tail_cutoff=min(first, others))
 
 
-def _fitted(examples: Examples, exponent: float) -> Regression:
+def _fitted(examples: Examples, exponent: float, shares: Mapping[Source, float]) -> Regression:
+    """The regression, with backgrounds that count no more than the scores themselves.
+
+    Otherwise a query that scores low on everything, because the model does not know its words,
+    would be surer of its hits than one that scores high.
+    """
     features, labels, weights, sizes = examples
-    return logistic.fit(features, labels, weights, -exponent * sizes)
+    free = logistic.fit(features, labels, weights, -exponent * sizes)
+    slope = max(float(free.coefficients[0]), 0.0)
+    bounded = free.coefficients.copy()
+    for at, share in enumerate(shares.values(), start=1):
+        bounded[at] = np.clip(bounded[at], -slope * share, 0.0)
+    if np.array_equal(bounded, free.coefficients):
+        return free
+    fixed = features[:, 1 : 1 + len(shares)] @ bounded[1 : 1 + len(shares)]
+    others = np.delete(features, np.s_[1 : 1 + len(shares)], axis=1)
+    again = logistic.fit(others, labels, weights, fixed - exponent * sizes)
+    found = np.insert(again.coefficients, 1, bounded[1 : 1 + len(shares)])
+    return Regression(again.intercept, found)
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:

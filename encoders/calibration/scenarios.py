@@ -37,6 +37,7 @@ class Scenario:
     image_background: Floats  # (Q,)
     caption_background: Floats  # (Q,)
     caption_language: str
+    texts: tuple[str, ...] = ()  # of the queries
 
 
 def scenarios(
@@ -83,6 +84,42 @@ def names(
                 *backgrounds(bank, visual, caption),
                 language,
             )
+
+
+def share_of(
+    data: EncodedImages,
+    language: str,
+    other: str,
+    bank: DocumentBank,
+    share: float,
+    captions: int,
+    random: np.random.Generator,
+) -> Scenario | None:
+    """One collection for a benchmark: all images described in a language, a share captioned.
+
+    Every image has at most its first `captions` captions, none of them wrong. None where no
+    query has an image there.
+    """
+    documents = data.captions[other]
+    images = np.unique(documents.image_rows)
+    queries = data.captions[language].of_images(images)
+    if not len(queries.image_rows):
+        return None
+    captioned = images[random.random(len(images)) < share]
+    kept = documents.of_images(captioned).first_of_each(captions)
+    scores = queries.caption @ kept.documents.T
+    owners = np.searchsorted(images, kept.image_rows)
+    best = np.full((len(queries.image_rows), len(images)), -np.inf)
+    for at, owner in enumerate(owners):
+        best[:, owner] = np.maximum(best[:, owner], scores[:, at])
+    return Scenario(
+        (queries.visual @ data.images[images].T).astype(np.float64),
+        np.where(np.isneginf(best), np.nan, best),
+        queries.image_rows[:, None] == images[None, :],
+        *backgrounds(bank, queries.visual, queries.caption),
+        other,
+        queries.texts,
+    )
 
 
 def relevance(data: EncodedImages, labels: Sequence[str], images: Rows) -> NDArray[np.bool_]:
