@@ -70,7 +70,7 @@ def summarise(ranked: Floats, samples: int = 1000, seed: int = 0) -> Mapping[str
     """All METRICS of some ranks, with percentile bootstrap intervals over the queries.
 
     The same ranks and seed give the same figures. Queries are drawn independently; where
-    several describe one photo, the intervals are a little too narrow.
+    several describe one image, the intervals are a little too narrow.
     """
     drawn = np.random.default_rng(seed).integers(len(ranked), size=(samples, len(ranked)))
     resampled = ranked[drawn]  # (B, Q)

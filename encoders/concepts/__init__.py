@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,25 +57,22 @@ def named(name: str) -> tuple[Concept, ...]:
 
 def broader(concept_id: str) -> frozenset[str]:
     """The ids of all concepts above, itself included."""
-    found: set[str] = set()
-    waiting = [concept_id]
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting.extend(by_id(one).broader)
-    return frozenset(found)
+    return _reached(concept_id, lambda one: by_id(one).broader)
 
 
 def narrower(concept_id: str) -> frozenset[str]:
     """The ids of all concepts below, itself included."""
+    return _reached(concept_id, lambda one: _children().get(one, ()))
+
+
+def _reached(start: str, neighbours: Callable[[str], Iterable[str]]) -> frozenset[str]:
     found: set[str] = set()
-    waiting = [concept_id]
+    waiting = [start]
     while waiting:
         one = waiting.pop()
         if one not in found:
             found.add(one)
-            waiting.extend(_children().get(one, ()))
+            waiting.extend(neighbours(one))
     return frozenset(found)
 
 

@@ -44,7 +44,7 @@ _FIELDS = {
     "software": "xmp:CreatorTool",
     "camera": "tiff:Model",
 }
-# The moment of the photo, before that of the file.
+# The moment the image was taken, before that of the file.
 _DATES = ("exif:DateTimeOriginal", "photoshop:DateCreated", "xmp:CreateDate")
 
 

@@ -34,14 +34,14 @@ def rows(*values):
     return unit(np.array(values, np.float32))
 
 
-def test_a_question_meets_what_is_offered_by_cosine_less_the_toll():
+def test_a_query_scores_a_document_by_cosine_less_the_penalty():
     questions, documents = rows([1, 0], [3, 4]), rows([0, 1], [1, 1], [1, 0])
     penalties = np.array([0.1, 0.0, -0.2], np.float32)
     scores = as_query(questions) @ as_document(documents, penalties).T
     np.testing.assert_allclose(scores, questions @ documents.T - penalties, atol=1e-6)
 
 
-def test_nothing_asks_nothing_even_where_tolls_differ():
+def test_a_zero_query_scores_zero_whatever_the_penalties():
     documents = as_document(rows([0, 1], [1, 0]), np.array([0.5, -0.5], np.float32))
     assert (as_query(np.zeros((1, 2), np.float32)) @ documents.T).tolist() == [[0, 0]]
 
@@ -54,7 +54,7 @@ def test_likeness_is_a_cosine_whatever_either_pays():
 
 
 @given(st.floats(0, 1))
-def test_a_blend_has_unit_length_and_the_tolls_weight_of_its_words(share):
+def test_a_blend_has_unit_length_and_the_penalty_weight_of_its_text(share):
     image = similarity_query(as_document(rows([1, 0]), np.array([0.4], np.float32))[0])
     words = as_query(rows([1, 1]))[0]
     mixed = blend(image, words, share)

@@ -25,8 +25,8 @@ class TestFakeBackend(BackendContract):
     ("text", "language"), [("a red car", "en"), ("红色的车", "zh"), ("赤い車", "ja")]
 )
 def test_three_languages_meet_the_same_image(text, language):
-    eyes, words = FakeImageEncoder(), FakeTextEncoder()
-    red, blue = eyes.project(eyes.features([colour_image("red"), colour_image("blue")]))
+    encoder, words = FakeImageEncoder(), FakeTextEncoder()
+    red, blue = encoder.project(encoder.features([colour_image("red"), colour_image("blue")]))
     assert words.detect(text) == language
     encoded = words.encode([text], language)
     assert (encoded.visual[0] @ red, encoded.visual[0] @ blue) == (1, 0)

@@ -119,12 +119,12 @@ def test_beside_an_image_captions_weigh_what_the_text_does():
     assert result.weight == pytest.approx(0.75 * WEIGHT)
 
 
-class TestTolls:
+class TestHubnessPenalty:
     """Red images and captions pay a half, those that are partly red their part of it."""
 
     engine = build(penalty=0.5)
 
-    def test_words_find_images_by_cosine_less_the_toll(self):
+    def test_text_finds_images_by_cosine_less_the_penalty(self):
         assert found(self.engine.search(Query("red", mode="cm"))) == pytest.approx(
             {"red": 1 - 0.5, "red-blue": 0.5 / sqrt(2), "blue": 0, "white": 0}
         )

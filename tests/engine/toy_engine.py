@@ -22,7 +22,7 @@ CAPTIONS = (
 
 
 def build(images=IMAGES, captions=CAPTIONS, penalty=0.0, evidence=None) -> SearchEngine:
-    eyes = FakeImageEncoder(penalty=penalty)
+    encoder = FakeImageEncoder(penalty=penalty)
     words = FakeTextEncoder(penalty=penalty, evidence=evidence)
     documents = {
         name: Document(
@@ -32,7 +32,7 @@ def build(images=IMAGES, captions=CAPTIONS, penalty=0.0, evidence=None) -> Searc
         for name in images
     }
     vectors = {
-        name: eyes.project(eyes.features([colour_image(*colours)]))[0]
+        name: encoder.project(encoder.features([colour_image(*colours)]))[0]
         for name, colours in images.items()
     }
     encoded = [
@@ -40,7 +40,7 @@ def build(images=IMAGES, captions=CAPTIONS, penalty=0.0, evidence=None) -> Searc
         for owner, caption in captions
     ]
     rows = [(owner, caption, vectors[0]) for owner, caption, vectors in encoded]
-    return SearchEngine(FakeBackend(documents, vectors, rows), eyes, words)
+    return SearchEngine(FakeBackend(documents, vectors, rows), encoder, words)
 
 
 def found(result) -> dict[str, float]:

@@ -16,8 +16,8 @@ from capsearch.indexer.embedded.manifest import Identity
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> list[str | None]:
-    """What `models.load` is asked for."""
+def loaded(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> list[str | None]:
+    """What `models.load` is loaded for."""
     names: list[str | None] = []
 
     def load(name: str | None = None) -> Model:
@@ -29,29 +29,29 @@ def asked(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> list[str | None
 
 
 def test_a_model_given_by_path_is_opened_from_there_again(
-    tmp_path: Path, fake_model: Model, asked: list[str | None]
+    tmp_path: Path, fake_model: Model, loaded: list[str | None]
 ) -> None:
     """Issue 11, 6: only the name was kept, and it may find another model."""
     Collection.create(tmp_path / "index", replace(fake_model, path=Path("/models/own"))).close()
     Collection.open(tmp_path / "index").close()
     Collection.create(tmp_path / "index").close()
-    assert asked == ["/models/own", "/models/own"]
+    assert loaded == ["/models/own", "/models/own"]
     manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
     assert manifest["model"]["path"] == "/models/own"
     assert read_stats(tmp_path / "index").model_path == "/models/own"
 
 
 def test_a_model_that_was_moved_is_found_again_once_its_new_path_is_given(
-    tmp_path: Path, fake_model: Model, asked: list[str | None]
+    tmp_path: Path, fake_model: Model, loaded: list[str | None]
 ) -> None:
     for path in (Path("/models/own"), Path("/moved/own")):
         Collection.create(tmp_path / "index", replace(fake_model, path=path)).close()
     Collection.open(tmp_path / "index").close()
-    assert asked == ["/moved/own"]
+    assert loaded == ["/moved/own"]
 
 
 def test_another_model_does_not_change_the_remembered_path(
-    tmp_path: Path, fake_model: Model, asked: list[str | None]
+    tmp_path: Path, fake_model: Model, loaded: list[str | None]
 ) -> None:
     Collection.create(tmp_path / "index", replace(fake_model, path=Path("/models/own"))).close()
     other = replace(fake_model, digest="another", path=Path("/models/other"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.bench_evidence import evidence
-from capsearch.ui.commands.options import json_option
+from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
 from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
@@ -53,15 +53,7 @@ def command() -> None:
 
 
 @command.command(epilog=RETRIEVAL_EXAMPLES)
-@click.option(
-    "--data",
-    "sources",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="Folder of a data set. Repeatable: captions of the same image are merged.",
-)
+@data_option
 @click.option(
     "--split",
     "splits",
@@ -69,12 +61,7 @@ def command() -> None:
     required=True,
     help="Split of the data to evaluate on. Repeatable.",
 )
-@click.option(
-    "--model",
-    "name",
-    metavar="NAME",
-    help="Name or path (./DIR) of the model.  [default: the built-in one]",
-)
+@model_option
 @click.option(
     "--clm-weight",
     type=click.FloatRange(0, 1),
@@ -98,12 +85,7 @@ def command() -> None:
     metavar="N",
     help="Use only the first N images of each split.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for cached image features.  [default: your cache directory]",
-)
+@cache_option
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -204,12 +186,7 @@ def _console() -> Console:
     multiple=True,
     help="Measure only this part; repeatable.  [default: all parts]",
 )
-@click.option(
-    "--model",
-    "name",
-    metavar="NAME",
-    help="Name or path (./DIR) of the model.  [default: the built-in one]",
-)
+@model_option
 @click.option(
     "--repeats",
     type=click.IntRange(min=1),

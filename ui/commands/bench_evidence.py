@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from capsearch.ui.commands.options import json_option
+from capsearch.ui.commands.options import data_option, json_option, model_option
 from capsearch.ui.output.terminal import aligned, print_json, remark
 
 if TYPE_CHECKING:
@@ -38,22 +38,9 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 @click.command(epilog=EXAMPLES)
-@click.option(
-    "--data",
-    "sources",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="Folder of a data set. Repeatable: captions of the same image are merged.",
-)
+@data_option
 @click.option("--split", required=True, help="Split of the data to evaluate on.")
-@click.option(
-    "--model",
-    "name",
-    metavar="NAME",
-    help="Name or path (./DIR) of the model.  [default: the built-in one]",
-)
+@model_option
 @click.option(
     "--captioned-share",
     "shares",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from capsearch.ui.commands.options import json_option
+from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
 from capsearch.ui.output.terminal import aligned, print_json, remark
 
 EXAMPLES = """\b
@@ -25,18 +25,8 @@ for calibration that the model was not trained on.
 
 
 @click.command(epilog=EXAMPLES)
-@click.option(
-    "--data",
-    "sources",
-    type=click.Path(exists=True, path_type=Path),
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="A data set of captioned images; repeat to merge several.",
-)
-@click.option(
-    "--model", metavar="NAME", help="The model to calibrate.  [default: the built-in default]"
-)
+@data_option
+@model_option
 @click.option(
     "--split",
     default="val",
@@ -49,12 +39,7 @@ for calibration that the model was not trained on.
     show_default=True,
     help="Images and captions in general: what a query scores on them is its background.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Where image features are cached.  [default: your cache directory]",
-)
+@cache_option
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -64,7 +49,7 @@ for calibration that the model was not trained on.
 @json_option
 def command(
     sources: tuple[Path, ...],
-    model: str | None,
+    name: str | None,
     split: str,
     bank_split: str,
     cache: Path | None,
@@ -76,7 +61,7 @@ def command(
     from capsearch.indexer.pipeline import Progress
     from capsearch.ui.output.progress import progress_bar
 
-    run = CalibrationRun(sources, model, split, bank_split, cache, output)
+    run = CalibrationRun(sources, name, split, bank_split, cache, output)
     with progress_bar() as show:
         fitted = calibrate(run, lambda done, of: show(Progress("features", done, of, None)))
     if as_json:

@@ -17,6 +17,7 @@ from capsearch.ui.commands.train_options import (
     run_options,
     text_config,
     text_encoder_options,
+    training_options,
     training_run,
 )
 from capsearch.ui.output.terminal import print_json, remark
@@ -117,18 +118,12 @@ def text(
 ) -> int:
     """Train text encoders and an image projection on a backbone's features."""
     _need_torch()
-    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
     from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE
     from capsearch.encoders.training.runs.text_run import train_text
 
-    options = TrainingOptions(
-        config=text_config(inputs, pooling, hidden),
-        caption_loss_weight=caption_loss_weight,
-        loss=loss,
-        epochs=epochs,
-        lr=lr,
-        batch_size=shared["batch_size"],
-        seed=shared["seed"],
+    config = text_config(inputs, pooling, hidden)
+    options = training_options(
+        shared, epochs, lr, config=config, caption_loss_weight=caption_loss_weight, loss=loss
     )
     run = replace(
         training_run(shared),
@@ -166,12 +161,9 @@ def projection(
     """Project another backbone into an existing model's space."""
     _need_torch()
     from capsearch.encoders.models import DEFAULT_MODEL
-    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
     from capsearch.encoders.training.runs import text_run
 
-    options = TrainingOptions(
-        epochs=epochs, lr=lr, batch_size=shared["batch_size"], seed=shared["seed"]
-    )
+    options = training_options(shared, epochs, lr)
     run = replace(training_run(shared), backbone=backbone, flip=not no_flip, options=options)
 
     def train(run: TrainingRun, listener: Listener) -> Path:
@@ -238,17 +230,15 @@ def backbone(
 ) -> int:
     """Fine-tune a backbone's upper blocks against captions, with text encoders."""
     _need_torch()
-    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
     from capsearch.encoders.training.runs.backbone_run import train_backbone
 
-    options = TrainingOptions(
+    options = training_options(
+        shared,
+        epochs,
+        lr,
         config=text_config(inputs, pooling, hidden),
         caption_loss_weight=caption_loss_weight,
-        epochs=epochs,
-        lr=lr,
         backbone_lr=backbone_lr,
-        batch_size=shared["batch_size"],
-        seed=shared["seed"],
         patience=epochs,
     )
     run = replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +13,7 @@ from capsearch.engine.errors import TrainingProblem
 from capsearch.ui.commands.options import json_option
 
 if TYPE_CHECKING:
+    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
     from capsearch.encoders.training.nn.w2vv import Pooling, TextConfig
     from capsearch.encoders.training.runs.run import TrainingRun
 
@@ -191,6 +192,17 @@ no_flip_option: Option[Any] = click.option(
     help="Do not train on horizontally flipped images as well. This halves the time to compute "
     "features; choose it when left and right matter in your captions.",
 )
+
+
+def training_options(
+    shared: Mapping[str, Any], epochs: int, lr: float, **more: Any
+) -> TrainingOptions:
+    """The hyperparameters of a run: those all runs have, and `more`."""
+    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
+
+    return TrainingOptions(
+        epochs=epochs, lr=lr, batch_size=shared["batch_size"], seed=shared["seed"], **more
+    )
 
 
 def text_config(inputs: str, pooling: Pooling, hidden: int | None) -> TextConfig:
