@@ -15,7 +15,7 @@ from typing import Any
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.schema import WORDS_SCHEMA, connect
+from capsearch.indexer.embedded.schema import WORDS_SCHEMA, close, connect
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
@@ -26,8 +26,8 @@ class SqliteCatalog:
     """Reads catalog.sqlite. Threads may share one object."""
 
     def __init__(self, path: Path, write: bool = False) -> None:
-        self.folder = path.parent
-        self.connection = connect(path, write)
+        self.path, self.folder = path, path.parent
+        self.connection, self._write = connect(path, write), write
         self.lock = threading.RLock()  # one statement, snapshot or transaction at a time
 
     def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
@@ -81,17 +81,29 @@ class SqliteCatalog:
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
         conditions, values = _where(filters)
+        # NULL sorts as the least: undated images come last without saying so, by index.
         sql = (
             f"SELECT id FROM images i WHERE {conditions} "
-            "ORDER BY taken_at IS NULL, taken_at DESC, id LIMIT ? OFFSET ?"
+            "ORDER BY taken_at DESC, id LIMIT ? OFFSET ?"
         )
         return tuple(row[0] for row in self.rows(sql, [*values, limit, offset]))
 
-    def array(self, name: str) -> VectorFile:
-        """The vector file called `name`, as the table `arrays` describes it."""
-        sql = "SELECT name, generation, dtype, width, rows FROM arrays WHERE name = ?"
+    def array(self, name: str, table: str = "arrays") -> VectorFile:
+        """The vector file called `name`, as the table `arrays` or `next_arrays` describes it."""
+        sql = f"SELECT name, generation, dtype, width, rows FROM {table} WHERE name = ?"
         [row] = self.rows(sql, (name,))
         return VectorFile(self.folder, *row)
+
+    def arrays(self) -> tuple[VectorFile, ...]:
+        """All vector files, also those of a rebuild that is not complete."""
+        sql = "SELECT name, generation, dtype, width, rows FROM {}"
+        tables = ("arrays", "next_arrays")
+        rows = [row for table in tables for row in self.rows(sql.format(table))]
+        return tuple(VectorFile(self.folder, *row) for row in rows)
+
+    def last_generation(self, name: str) -> int:
+        """The highest generation of a vector file that the catalog names."""
+        return max(array.generation for array in self.arrays() if array.name == name)
 
     def meta(self, key: str) -> str | None:
         """The value of `key` in the table `meta`, or None."""
@@ -112,7 +124,11 @@ class SqliteCatalog:
 
     def has_words(self) -> bool:
         """False in a catalog of an older capsearch that no writer has opened since."""
-        return int(self.rows("PRAGMA user_version")[0][0]) >= WORDS_SCHEMA
+        return self.schema() >= WORDS_SCHEMA
+
+    def schema(self) -> int:
+        """The number of migrations applied; an older capsearch may have written the catalog."""
+        return int(self.rows("PRAGMA user_version")[0][0])
 
     def revision(self) -> int:
         """A number that grows with every visible change; caches of older revisions are stale."""
@@ -146,7 +162,7 @@ class SqliteCatalog:
 
     def close(self) -> None:
         """Closes the connection."""
-        self.connection.close()
+        close(self.connection, self._write)
 
     def _rows_by_id(self, sql: str, ids: Sequence[str]) -> Iterator[Any]:
         """The rows of a statement with `IN ({})`, which is filled with `ids`, a chunk at a time."""

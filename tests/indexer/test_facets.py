@@ -12,6 +12,7 @@ from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import facets
+from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import ImageFile
 
 IMAGES = (
@@ -28,7 +29,7 @@ def collection(tmp_path: Path, fake_model: Model) -> Collection:
     created = Collection.create(tmp_path / "index", fake_model)
     writer = CatalogWriter(created.catalog)
     with writer.transaction():
-        writer.add_roots([Path("/p")])
+        Remembered(created.catalog).add_roots({Path("/p"): ()})
         for slot, (image_id, path, taken, captions, labels) in enumerate(IMAGES):
             record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
             tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
