@@ -52,13 +52,13 @@ class Remembered:
         """Deletes a root and all that was in it: files, skipped files, and images found nowhere
         else, with what was written about them."""
         bounds = (str(root), *under(root))
+        there = "WHERE path = ?1 OR (path >= ?2 AND path < ?3)"
         ids = self._catalog.rows(
-            "SELECT DISTINCT image_id FROM files WHERE path = ? OR (path >= ? AND path < ?)", bounds
+            f"SELECT image_id FROM files {there} UNION SELECT image_id FROM past_files {there}",
+            bounds,
         )
         for table in ("files", "skipped", "past_files", "mount_points"):
-            self._connection.execute(
-                f"DELETE FROM {table} WHERE path = ? OR (path >= ? AND path < ?)", bounds
-            )
+            self._connection.execute(f"DELETE FROM {table} {there}", bounds)
         self._connection.executemany(
             "DELETE FROM images WHERE id = ?1 "
             "AND NOT EXISTS (SELECT 1 FROM files WHERE image_id = ?1)",

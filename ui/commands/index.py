@@ -32,6 +32,7 @@ Examples:
   capsearch index images --exclude '*/raw/*'     leave some files out
   capsearch index images --captions coco.json    read captions from a file
   capsearch index images --index ./images.index  write a separate index
+  capsearch index --prune                        delete what is known of deleted images
 
 Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
 beside the images (NAME.txt, NAME.json) and inside them (EXIF, IPTC, XMP) are read too. Ctrl-C
@@ -56,7 +57,7 @@ finishes the current batch and saves everything up to it.
     multiple=True,
     metavar="GLOB",
     help="Leave out files and folders whose name, path below PATH, or absolute path matches this "
-    "pattern. Repeatable.",
+    "pattern. Repeatable. Remembered for each PATH until others are given; '' leaves nothing out.",
 )
 @click.option(
     "--follow-symlinks",
@@ -70,7 +71,28 @@ finishes the current batch and saves everything up to it.
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Read captions from COCO-style JSON, or from CSV or TSV with the columns file and "
-    "caption. Repeatable.",
+    "caption. Repeatable. The file is read again in later runs.",
+)
+@click.option(
+    "--confirm-removed",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The images of this folder were really deleted. Without it, a folder that has suddenly "
+    "lost all its images is taken for a drive that is not mounted. Repeatable.",
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Delete at once what is known of images whose files are gone, and their thumbnails. This "
+    "also confirms all removed folders.",
+)
+@click.option(
+    "--keep-missing",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="How long captions and vectors of images whose files are gone are kept, in case the files "
+    "come back. Remembered.  [default: 30]",
 )
 @click.option(
     "--max-pixels",
@@ -102,7 +124,8 @@ finishes the current batch and saves everything up to it.
     "--rebuild",
     is_flag=True,
     help="Encode everything again, including files skipped before. With another --model of the "
-    "same backbone, images are not opened: their stored features are projected again.",
+    "same backbone, images are not opened: their stored features are projected again. Searches "
+    "use the old vectors until all new ones are there.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
 @json_option
@@ -113,6 +136,9 @@ def command(
     exclude: tuple[str, ...],
     follow_symlinks: bool,
     captions: tuple[Path, ...],
+    confirm_removed: tuple[Path, ...],
+    prune: bool,
+    keep_missing: float | None,
     max_pixels: float,
     batch_size: int,
     decode_threads: int | None,
@@ -134,6 +160,9 @@ def command(
     options = IndexOptions(
         exclude=exclude,
         captions=captions,
+        confirm_removed=confirm_removed,
+        prune=prune,
+        keep_missing=keep_missing,
         rebuild=rebuild,
         batch_size=batch_size,
         decode_threads=decode_threads,
@@ -193,6 +222,11 @@ def _report(summary: IndexSummary, where: Path) -> None:
     )
     verb = "interrupted; saved" if summary.interrupted else "indexed"
     click.echo(f"{verb}: {counts}, {len(summary.skipped)} skipped in {summary.seconds:.1f} s")
+    if summary.pruned:
+        click.echo(f"pruned: {summary.pruned} images whose files are gone")
+    if summary.missing:
+        remark(f"{summary.missing} images have no file any more; `capsearch index --prune` "
+               "deletes what is known of them")
     if summary.captions_added:
         click.echo(f"captions: {summary.captions_added} added")
     if summary.skipped:
