@@ -67,8 +67,9 @@ def forget(
     """
     writer, remembered = CatalogWriter(catalog), Remembered(catalog)
     path = path.expanduser().resolve()
+    delete: Callable[[Path], None] = remembered.forget_root
     if path in catalog.roots():
-        known, delete = _root(catalog, path), remembered.forget_root
+        known = _root(catalog, path)
     elif path in remembered.captions_files():
         known, delete = _captions_file(catalog, path), remembered.forget_captions_file
     else:

@@ -249,7 +249,8 @@ class _Run:
 
         known = {path: file.image_id for path, file in writer.files(roots).items()}
         gone = {path for path in known if missing(path)}
-        kept = vanished_folders(roots, known, gone, self._mounted(), self.confirmed)
+        lost = {path for path in gone if not Path(path).exists()}  # others are excluded now
+        kept = vanished_folders(roots, known, lost, self._mounted(), self.confirmed)
         self.skipped.extend(folder.skipped() for folder in kept)
         files = [path for path in gone if not any(folder.holds(path) for folder in kept)]
         refused = [path for path in writer.skipped(roots) if missing(path)]

@@ -38,14 +38,14 @@ class Roots:
         known = collection.catalog.roots()
         wanted = outermost([*given, *known] if rebuild else given or known)
         if not wanted:
-            raise IndexProblem("nothing to index: name a folder, as in `capsearch index ~/Pictures`")
+            raise IndexProblem(
+                "nothing to index: name a folder, as in `capsearch index ~/Pictures`"
+            )
         writer = CatalogWriter(collection.catalog)
         problems = {root: _problem(writer, root, collection.path.resolve()) for root in wanted}
         named = tuple(Skipped(str(root), problem) for root, problem in problems.items() if problem)
         if len(named) == len(wanted):
-            raise RootUnavailable(
-                f"{named[0].path} {named[0].reason}; the index was not changed"
-            )
+            raise RootUnavailable(f"{named[0].path} {named[0].reason}; the index was not changed")
         chosen = _excludes(collection, [root for root in wanted if not problems[root]], exclude)
         return cls(chosen, named)
 

@@ -59,11 +59,11 @@ def vanished_folders(
     gone = [path for path in gone if not any(Path(path).is_relative_to(c) for c in confirmed)]
     if not gone:
         return []
-    found = []
-    for root in roots:
-        counts = _counted(root, known, gone)
-        found.extend(_topmost(root, counts, mounted))
-    return found
+    return [
+        vanished
+        for root in roots
+        for vanished in _topmost(root, _counted(root, known, gone), mounted)
+    ]
 
 
 def mount_points(roots: Sequence[Path], listing: Scan) -> list[Path]:

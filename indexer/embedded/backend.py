@@ -241,7 +241,10 @@ class EmbeddedBackend:
                 with self.catalog.snapshot():
                     return read()
             except VectorFileMissing:
-                before, files = files, (self.catalog.array("vectors"), self.catalog.array("captions"))
+                before, files = (
+                    files,
+                    (self.catalog.array("vectors"), self.catalog.array("captions")),
+                )
                 if files == before:
                     raise
 

@@ -18,6 +18,7 @@ from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.schema import WORDS_SCHEMA, close, connect
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
+_FEW = 5_000  # images that are sorted by date quicker than all are walked through
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
 _WRITTEN_BY = {"people": "NOT GLOB", "models": "GLOB"}
 
@@ -81,12 +82,24 @@ class SqliteCatalog:
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
         conditions, values = _where(filters)
+        for condition, operands in self._few(filters):
+            conditions += f" AND {condition}"
+            values += operands
         # NULL sorts as the least: undated images come last without saying so, by index.
         sql = (
             f"SELECT id FROM images i WHERE {conditions} "
             "ORDER BY taken_at DESC, id LIMIT ? OFFSET ?"
         )
         return tuple(row[0] for row in self.rows(sql, [*values, limit, offset]))
+
+    def _few(self, filters: Filters) -> Iterator[tuple[str, list[object]]]:
+        """Conditions that only few images pass, in the form that looks these up.
+
+        Without them SQLite walks through all images by date until the page is full.
+        """
+        for source, operands in _sources(filters):
+            if len(self.rows(f"SELECT 1 {source} LIMIT {_FEW}", operands)) < _FEW:
+                yield f"i.id IN (SELECT image_id {source})", operands
 
     def array(self, name: str, table: str = "arrays") -> VectorFile:
         """The vector file called `name`, as the table `arrays` or `next_arrays` describes it."""
@@ -162,7 +175,7 @@ class SqliteCatalog:
 
     def close(self) -> None:
         """Closes the connection."""
-        close(self.connection, self._write)
+        close(self.connection, self.path, self._write)
 
     def _rows_by_id(self, sql: str, ids: Sequence[str]) -> Iterator[Any]:
         """The rows of a statement with `IN ({})`, which is filled with `ids`, a chunk at a time."""
@@ -211,6 +224,16 @@ def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
         yield "taken_at < ?", [(filters.taken_until + timedelta(days=1)).isoformat()]
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
+
+
+def _sources(filters: Filters) -> Iterator[tuple[str, list[object]]]:
+    """(FROM ... WHERE ..., its values) with the images that pass one of the filters."""
+    for label in filters.tags:
+        yield "FROM tags WHERE label = ?", [label]
+    if len(filters.folders) == 1:
+        yield "FROM files WHERE path >= ? AND path < ?", [*under(filters.folders[0])]
+    if filters.caption_language is not None:
+        yield "FROM captions WHERE language = ?", [filters.caption_language]
 
 
 def _caption_condition(filters: Filters) -> tuple[str, list[object]]:

@@ -150,7 +150,9 @@ def _folders(catalog: SqliteCatalog) -> tuple[Facet, ...]:
     """
     roots = {str(root) for root in catalog.roots()}
     counts: Counter[str] = Counter()
-    for folder, count in catalog.rows(f"SELECT {_FOLDER}, count(*) FROM files GROUP BY 1", [os.sep]):
+    for folder, count in catalog.rows(
+        f"SELECT {_FOLDER}, count(*) FROM files GROUP BY 1", [os.sep]
+    ):
         counts.update(dict.fromkeys(_parents(folder, roots), count))
     copies: dict[str, Counter[str]] = {}
     for image_id, folder in catalog.rows(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote
 
-from capsearch.engine.errors import IndexProblem, NotAnIndex, SchemaTooNew
+from capsearch.engine.errors import CapsearchError, IndexProblem, NotAnIndex, SchemaTooNew
 from capsearch.indexer.embedded.disk import is_disk_error, write_failed
 
 # Whatever is written about an image makes its words stale.
@@ -103,6 +103,7 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
         CREATE INDEX images_newest ON images(taken_at DESC, id);
         CREATE INDEX tags_by_label_and_image ON tags(label, image_id);
         DROP INDEX tags_by_label;
+        CREATE INDEX captions_by_language ON captions(language, image_id);
         CREATE TABLE past_files (           -- where images were before; the latest id was last
             id INTEGER PRIMARY KEY AUTOINCREMENT,
             path TEXT NOT NULL,
@@ -150,31 +151,33 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
     NotAnIndex when it is a database of something else.
     """
     try:
-        connection = _writer(path) if write else _reader(path)
-        number = connection.execute("PRAGMA user_version").fetchone()[0]
-        if number > SCHEMA:
-            connection.close()
-            raise SchemaTooNew(
-                f"{path.parent} has schema {number}, this capsearch reads up to {SCHEMA}; "
-                "upgrade with `pip install -U capsearch` or choose another --index"
-            )
-        if write:
-            _migrate(connection, number)
+        return _writer(path) if write else _reader(path)
     except sqlite3.DatabaseError as problem:
         if is_disk_error(problem):
             raise write_failed(path, problem) from problem
         raise IndexProblem(f"{path} cannot be opened: {problem}") from problem
-    return connection
 
 
-def close(connection: sqlite3.Connection, write: bool) -> None:
-    """Closes a connection. The last writer leaves a catalog without a write-ahead log: users who
-    may not create files in the folder could not read one that has it."""
-    if write:
-        with suppress(sqlite3.Error):  # readers are connected: the log stays, and they can read it
-            connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute("PRAGMA journal_mode = DELETE")
+def close(connection: sqlite3.Connection, path: Path, write: bool) -> None:
+    """Closes a connection to the catalog at `path`."""
     connection.close()
+    if write:
+        _leave_log(path)
+
+
+def _leave_log(path: Path) -> None:
+    """Ends the write-ahead log, unless readers are connected, who can read it.
+
+    Users who may not create files in the folder, and all on a full disk, could not read a catalog
+    with a log. A connection that locks out all others needs no files to end it.
+    """
+    with suppress(sqlite3.Error), closing(_open(path, "mode=rw")) as connection:
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        for mode in ("DELETE", "MEMORY"):  # a full disk has no room for a journal on it
+            with suppress(sqlite3.Error):
+                if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone() != ("wal",):
+                    return
 
 
 def _open(path: Path, options: str) -> sqlite3.Connection:
@@ -192,19 +195,32 @@ def _open(path: Path, options: str) -> sqlite3.Connection:
 def _writer(path: Path) -> sqlite3.Connection:
     connection = _open(path, "mode=rwc")
     try:
-        _require_own(path, connection)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        number = _schema(path, connection)
     except BaseException:
         connection.close()
+        raise
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        _migrate(connection, number)
+    except BaseException:
+        close(connection, path, write=True)
         raise
     return connection
 
 
-def _require_own(path: Path, connection: sqlite3.Connection) -> None:
+def _schema(path: Path, connection: sqlite3.Connection) -> int:
+    """The schema's number, 0 for a new catalog; SchemaTooNew, NotAnIndex."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
     if tables and "migrations" not in tables:
         raise NotAnIndex(f"{path} is a database of something else; choose another --index")
+    number = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if number > SCHEMA:
+        raise SchemaTooNew(
+            f"{path.parent} has schema {number}, this capsearch reads up to {SCHEMA}; "
+            "upgrade with `pip install -U capsearch` or choose another --index"
+        )
+    return number
 
 
 def _reader(path: Path) -> sqlite3.Connection:
@@ -215,12 +231,17 @@ def _reader(path: Path) -> sqlite3.Connection:
     """
     connection = _open(path, "mode=ro")
     try:
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        _schema(path, connection)
         return connection
+    except CapsearchError:
+        connection.close()
+        raise
     except sqlite3.OperationalError as problem:
         connection.close()
         if _read_only_disk(path) and not path.with_name(path.name + "-wal").exists():
-            return _open(path, "mode=ro&immutable=1")
+            connection = _open(path, "mode=ro&immutable=1")
+            _schema(path, connection)
+            return connection
         if os.access(path.parent, os.W_OK):
             raise
         raise IndexProblem(

@@ -54,7 +54,9 @@ def prune(folder: Path, catalog: SqliteCatalog) -> int:
     Only files that `thumbnail` names so are deleted, and nothing behind a symbolic link.
     """
     known = {row[0] for row in catalog.rows("SELECT id FROM images")}
-    outdated = [path for path, image_id in _thumbnails(folder / THUMBNAILS) if image_id not in known]
+    outdated = [
+        path for path, image_id in _thumbnails(folder / THUMBNAILS) if image_id not in known
+    ]
     for path in outdated:
         with suppress(OSError):
             path.unlink()

@@ -55,7 +55,7 @@ def test_appending_overwrites_uncommitted_rows(empty):
 
 def test_a_file_with_fewer_rows_than_the_catalog_counts_is_an_error_with_advice(empty):
     array = empty.appended(np.ones((2, 2)))
-    with pytest.raises(IndexProblem, match="too short .*; run `capsearch index --rebuild`"):
+    with pytest.raises(IndexProblem, match=r"too short .*; run `capsearch index --rebuild`"):
         replace(array, rows=3).view()
     array.path.unlink()
     with pytest.raises(IndexProblem, match=r"vectors-1\.f32 is missing; run"):

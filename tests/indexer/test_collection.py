@@ -20,7 +20,7 @@ from capsearch.engine.errors import (
 )
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import codes, maintenance, nearest, schema
+from capsearch.indexer.embedded import codes, nearest, schema
 from capsearch.indexer.embedded.collection import Collection, default_index_path
 from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA
 from capsearch.indexer.pipeline import index

@@ -40,7 +40,12 @@ def test_strange_files_in_an_index_stay(tmp_path, fake_model, image_folder):
 
 def test_what_a_killed_writer_left_is_deleted(tmp_path, fake_model, image_folder):
     """Issue 11, 1: by the exact names that the index gives."""
-    left = (".vectors-2.f32.12-345.tmp", ".manifest.json.1-2.tmp", "captions-2.f16", "vectors-2.codes")
+    left = (
+        ".vectors-2.f32.12-345.tmp",
+        ".manifest.json.1-2.tmp",
+        "captions-2.f16",
+        "vectors-2.codes",
+    )
     with Collection.create(tmp_path / "index", fake_model) as collection:
         index(collection, [image_folder])
         before = names(collection.path)
@@ -72,6 +77,8 @@ def test_a_database_of_something_else_is_refused(tmp_path, fake_model):
 
 def test_the_index_itself_is_no_folder_of_images(tmp_path, fake_model):
     """Issue 11, 1: `index P --index P` said "0 added" and not why."""
-    with Collection.create(tmp_path / "index", fake_model) as collection:
-        with pytest.raises(RootUnavailable, match="is the index itself, whose files are not"):
-            index(collection, [tmp_path / "index"])
+    with (
+        Collection.create(tmp_path / "index", fake_model) as collection,
+        pytest.raises(RootUnavailable, match="is the index itself, whose files are not"),
+    ):
+        index(collection, [tmp_path / "index"])

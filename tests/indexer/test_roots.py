@@ -26,8 +26,8 @@ def test_a_dead_root_is_named_and_the_others_are_indexed(collection, image_folde
     assert counts(summary) == (1, 0, 0, 4)
     [skipped] = summary.skipped
     assert skipped.path == str(usb)
-    assert f"1 images from there stay in the index. Mount the drive, or let go of it with " in skipped.reason
-    assert f"`capsearch forget {usb}`" in skipped.reason
+    assert "1 images from there stay in the index" in skipped.reason
+    assert f"let go of it with `capsearch forget {usb}`" in skipped.reason
     assert "white.png" in paths(collection)
 
 
@@ -40,7 +40,7 @@ def test_a_rebuild_keeps_what_a_dead_root_has(collection, image_folder, usb):
 
 def test_nothing_but_dead_roots_is_an_error(collection, usb):
     usb.rename(usb.with_name("away"))
-    with pytest.raises(RootUnavailable, match="does not exist.*the index was not changed"):
+    with pytest.raises(RootUnavailable, match=r"does not exist.*the index was not changed"):
         index(collection, [usb])
 
 

@@ -61,6 +61,11 @@ def test_a_renamed_folder_is_no_loss(collection, root):
     assert (summary.reused, summary.removed, summary.skipped) == (MANY, MANY, ())
 
 
+def test_an_excluded_folder_is_no_loss(collection, root):
+    summary = index(collection, [root], IndexOptions(exclude=("card",)))
+    assert (summary.removed, summary.skipped) == (MANY, ())
+
+
 def test_a_few_images_may_go(collection, root):
     shutil.rmtree(root / "few")
     (root / "few").mkdir()

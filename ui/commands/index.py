@@ -225,8 +225,10 @@ def _report(summary: IndexSummary, where: Path) -> None:
     if summary.pruned:
         click.echo(f"pruned: {summary.pruned} images whose files are gone")
     if summary.missing:
-        remark(f"{summary.missing} images have no file any more; `capsearch index --prune` "
-               "deletes what is known of them")
+        remark(
+            f"{summary.missing} images have no file any more; `capsearch index --prune` "
+            "deletes what is known of them"
+        )
     if summary.captions_added:
         click.echo(f"captions: {summary.captions_added} added")
     if summary.skipped:
