@@ -27,6 +27,7 @@ from typing import Literal
 import numpy as np
 
 from capsearch.benchmarks.query_selection import Protocol, protocol_of
+from capsearch.encoders.calibration.collection import EncodedCaptions, encode_captions
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
 from capsearch.encoders.models import Model
@@ -40,11 +41,10 @@ from capsearch.engine.metrics import (
     summarise,
 )
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import EncodedText, Mode, Vectors
+from capsearch.engine.records import Mode, Vectors
 
 Direction = Literal["t2i", "i2t"]
 DIRECTIONS: tuple[Direction, ...] = ("t2i", "i2t")
-TEXT_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +88,6 @@ class ResultRow:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedCaptions:
-    """Encoded captions and the row of the image each belongs to, in the order of the images."""
-
-    visual: Vectors  # (M, D)
-    caption: Vectors  # (M, C)
-    as_documents: Vectors  # (M, C) as descriptions
-    owner: Labels  # (M,)
-
-    def at(self, rows: Labels) -> EncodedCaptions:
-        """Only the captions in these rows."""
-        return EncodedCaptions(
-            self.visual[rows], self.caption[rows], self.as_documents[rows], self.owner[rows]
-        )
-
-    def of(self, images: Labels) -> EncodedCaptions:
-        """Only the captions of these images."""
-        return self.at(np.flatnonzero(np.isin(self.owner, images)))
-
-    def first_each(self) -> EncodedCaptions:
-        """The first caption of each image."""
-        return self.at(np.unique(self.owner, return_index=True)[1])
-
-
-@dataclass(frozen=True, slots=True)
 class EncodedSplit:
     """A split as vectors: images, and by language the queries and the descriptions."""
 
@@ -147,10 +123,12 @@ def encode_split(
             f"{name} has captions in {', '.join(readable.languages) or 'no language'}, "
             f"the model reads {', '.join(model.text.languages)}"
         )
-    captions = {one: _encode_captions(model.text, readable, one) for one in languages}
+    captions = {one: encode_captions(model.text, readable, one) for one in languages}
     rows = {one: _query_rows(readable, one, protocol_of(name)) for one in languages}
     if unknown_words_only:
-        rows = {one: _with_unknown(model.text, readable, one, rows[one]) for one in languages}
+        rows = {
+            one: _with_unknown(model.text, captions[one].texts, one, rows[one]) for one in languages
+        }
     if not any(map(len, rows.values())):
         raise DataProblem(f"{name} has no captions to use as queries")
     return EncodedSplit(
@@ -178,7 +156,7 @@ def _rows(
     yield from _both_directions(
         ResultRow(split.name, language, "cm", None, "t2i", 0, 0, {}),
         queries.visual @ split.images.T,  # (Q, D) x (D, N) -> (Q, N)
-        queries.owner,
+        queries.image_rows,
         all_images,
     )
     weight = model.text.clm_weight(language) if options.weight is None else options.weight
@@ -198,15 +176,17 @@ def _trial(
     """CL and CM scores of the images described in `other`; None if none of them has a query."""
     descriptions = split.descriptions[other]
     if not options.all_descriptions:
-        descriptions = descriptions.first_each()
-    images = np.unique(descriptions.owner)
-    queries = split.queries[language].of(images)
-    if not len(queries.owner):
+        descriptions = descriptions.first_of_each()
+    images = np.unique(descriptions.image_rows)
+    queries = split.queries[language].of_images(images)
+    if not len(queries.image_rows):
         return None
     return Trial(
-        cl=_best_caption_scores(queries.caption @ descriptions.as_documents.T, descriptions.owner),
+        cl=_best_caption_scores(
+            queries.caption @ descriptions.documents.T, descriptions.image_rows
+        ),
         cm=queries.visual @ split.images[images].T,  # (Q, D) x (D, N) -> (Q, N)
-        queries=queries.owner,
+        queries=queries.image_rows,
         items=images,
     )
 
@@ -236,52 +216,18 @@ def _both_directions(
         )
 
 
-def _encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
-    """Every caption in a language, encoded."""
-    captions = _captions(data, language)
-    encoded = _encode(encoder, [text for _, text in captions], language)
-    owner = np.array([row for row, _ in captions], np.int64)
-    return EncodedCaptions(
-        encoded.visual, encoded.caption, encoder.as_documents(encoded.caption), owner
-    )
-
-
-def _captions(data: CaptionDataset, language: str) -> list[tuple[int, str]]:
-    """(row of the image, text) of every caption in a language."""
-    return [
-        (row, caption.text)
-        for row, image in enumerate(data.images)
-        for caption in image.captions.get(language, ())
-    ]
-
-
 def _with_unknown(
-    encoder: TextEncoder, data: CaptionDataset, language: str, rows: Labels
+    encoder: TextEncoder, texts: Sequence[str], language: str, rows: Labels
 ) -> Labels:
-    """Those of these rows of `_captions` that contain a word outside the vocabulary."""
-    captions = _captions(data, language)
-    return np.array(
-        [row for row in rows if encoder.unknown_words(captions[row][1], language)], np.int64
-    )
+    """Those of these rows whose caption contains a word outside the vocabulary."""
+    return np.array([row for row in rows if encoder.unknown_words(texts[row], language)], np.int64)
 
 
 def _query_rows(data: CaptionDataset, language: str, protocol: Protocol) -> Labels:
-    """The rows of `_captions` that are queries by the protocol."""
+    """The rows of the captions that are queries by the protocol."""
     is_query = [
         caption in protocol(image, language)
         for image in data.images
         for caption in image.captions.get(language, ())
     ]
     return np.flatnonzero(is_query)
-
-
-def _encode(encoder: TextEncoder, texts: Sequence[str], language: str) -> EncodedText:
-    parts = [
-        encoder.encode(texts[at : at + TEXT_BATCH], language)
-        for at in range(0, len(texts), TEXT_BATCH)
-    ]
-    return EncodedText(
-        visual=np.concatenate([part.visual for part in parts]),
-        caption=np.concatenate([part.caption for part in parts]),
-        known=tuple(known for part in parts for known in part.known),
-    )

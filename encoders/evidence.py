@@ -92,11 +92,13 @@ def save(folder: Path, models: Mapping[str, LengthDependent], bank: DocumentBank
 
 
 def _parse(stored: Mapping[str, object]) -> EvidenceModel:
-    kinds = stored["kinds"]
-    assert isinstance(kinds, dict)
+    kinds, offsets = stored["kinds"], stored["caption_offsets"]
+    assert isinstance(kinds, dict) and isinstance(offsets, dict)
     return EvidenceModel(
         kinds={name: KindWeights(**one) for name, one in kinds.items()},
         size=int(str(stored["size"])),
         size_exponent=float(str(stored["size_exponent"])),
         cutoff=float(str(stored["cutoff"])),
+        tail_cutoff=float(str(stored["tail_cutoff"])),
+        caption_offsets=dict(offsets),
     )

@@ -1,14 +1,28 @@
-"""Text before any model: normalisation, scripts, language (zh, ja or en), Simplified Chinese."""
+"""Text before any model: normalisation, scripts, language, Simplified Chinese."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from functools import cache
 from typing import Any
 
-KANA = re.compile(r"[\u3040-\u30ff\u31f0-\u31ff]")
+from capsearch.encoders.latin_languages import latin_language
+
+# Without ・ (U+30FB) and ー (U+30FC): Chinese writes them in foreign names and as a dash.
+KANA = re.compile(r"[\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fd-\u30ff\u31f0-\u31ff]")
 HAN = re.compile(r"[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
+# The languages of other scripts: the code for letters of that script, by the first word of their
+# Unicode names. A script of several languages has the one with most speakers, if any stands out.
+_SCRIPTS = {
+    "HANGUL": "ko", "CYRILLIC": "ru", "THAI": "th", "ARABIC": "ar", "HEBREW": "he", "GREEK": "el",
+    "DEVANAGARI": "hi", "BENGALI": "bn", "TAMIL": "ta", "GEORGIAN": "ka", "ARMENIAN": "hy",
+    "KHMER": "km", "LAO": "lo", "MYANMAR": "my", "TIBETAN": "bo",
+}  # fmt: skip
+_EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC")
+_UKRAINIAN, _PERSIAN = frozenset("іїєґ"), frozenset("پچژگ")
+UNDETERMINED = "und"  # ISO 639-2
 _SPACE = re.compile(r"\s+")
 _ENCODABLE = re.compile(r"[^\ud800-\udfff]+")
 _BLANK = ("Cc", "Cs", "Zl", "Zp")  # Cs: lone surrogates, as in undecodable file names
@@ -42,24 +56,50 @@ def normalise(text: str) -> str:
 def language_by_script(text: str) -> str:
     """ja for any kana, zh for Han without kana, en for everything else.
 
-    Enough for a vote over many sentences; `detect` also finds Japanese without kana.
+    Enough for a vote over many sentences in one of these; `detect` knows more languages.
     """
     return "ja" if KANA.search(text) else "zh" if HAN.search(text) else "en"
 
 
 def detect(text: str) -> str:
-    """The language of one text: ja for any kana, en without kana or Han, else zh or ja.
+    """The language of one text, an ISO 639-1 code, or "und" for a script without a known one.
 
-    Statistical detectors report short Chinese as Korean, so the script decides. Text in Han
-    alone is Japanese only if Chinese would not be written that way: in doubt it is Chinese.
+    Statistical detectors report short Chinese as Korean, so the script decides: the one with most
+    letters. Latin has more letters a word, so others win over it with half as many, and kana
+    and Han with any. Text in Han alone is Japanese
+    only if Chinese would not be written that way: in doubt it is Chinese. Text in Latin letters
+    is English unless its words say otherwise, and so is text without letters.
     """
+    if text.isascii():
+        return latin_language(text)
     text = unicodedata.normalize("NFKC", text)
+    scripts = _scripts(text)
+    east_asian = sum(scripts.pop(name, 0) for name in _EAST_ASIAN)
+    latin = scripts.pop("LATIN", 0)
+    other, count = max(scripts.items(), key=lambda item: item[1], default=("", 0))
+    if count > east_asian and 2 * count >= latin:
+        return _of_script(other, text)
     if KANA.search(text):
         return "ja"
     han = frozenset(HAN.findall(text))
     if not han:
-        return "en"
+        return latin_language(text)
     return "ja" if _japanese(text, han) else "zh"
+
+
+def _scripts(text: str) -> Counter[str]:
+    """How many letters each script has; scripts go by the first word of a letter's name."""
+    letters = (c for c in text if c.isalpha())
+    return Counter(unicodedata.name(c, UNDETERMINED).split()[0] for c in letters)
+
+
+def _of_script(script: str, text: str) -> str:
+    letters = frozenset(text.lower())
+    if script == "CYRILLIC" and letters & _UKRAINIAN:
+        return "uk"
+    if script == "ARABIC" and letters & _PERSIAN:
+        return "fa"
+    return _SCRIPTS.get(script, UNDETERMINED)
 
 
 def _japanese(text: str, han: frozenset[str]) -> bool:

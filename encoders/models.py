@@ -28,6 +28,7 @@ from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.protocols import ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
+    from capsearch.encoders.evidence import DocumentBank
     from capsearch.encoders.image import Backbone
     from capsearch.encoders.sentence import SentenceEncoder
 
@@ -57,6 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "backbone": Kind("capsearch.encoders.loaders:load_backbone"),
     "text": Kind("capsearch.encoders.loaders:load_text", searches=True),
 }
+_SEARCHING = tuple(name for name, kind in KINDS.items() if kind.searches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,17 @@ def calibration_folder(folder: Path, card: Mapping[str, Any]) -> Path:
     return own if own.is_dir() else folder
 
 
+def document_bank(name: str | None = None) -> DocumentBank:
+    """The unrelated documents that a model was calibrated with; UnknownModel if it was not."""
+    from capsearch.encoders.evidence import BANK_FILE, StoredEvidence
+
+    folder = find(name or DEFAULT_MODEL, *_SEARCHING)
+    calibrated = calibration_folder(folder, model_folder.read_card(folder))
+    if not (calibrated / BANK_FILE).is_file():
+        raise UnknownModel(f"{name or DEFAULT_MODEL} is not calibrated: run `capsearch calibrate`")
+    return StoredEvidence(calibrated).bank
+
+
 def available() -> tuple[ModelSummary, ...]:
     """All models, the built-in ones first."""
     return tuple(_summary(folder) for folder in _folders())
@@ -115,7 +128,7 @@ def load(name: str | None = None) -> Model:
     Cheap: arrays and the ONNX session open on first use. UnknownModel lists the models there are.
     """
     name = name or DEFAULT_MODEL
-    folder = find(name, *(kind for kind, how in KINDS.items() if how.searches))
+    folder = find(name, *_SEARCHING)
     model: Model = _open(folder)
     return model if model.name == name else replace(model, path=folder)
 

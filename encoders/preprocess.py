@@ -17,6 +17,7 @@ from PIL import Image
 from capsearch.encoders.image_files import (
     MAX_PIXELS,
     flat_rgb,
+    is_flat,
     opened,
     turned,
     upright_size,
@@ -59,5 +60,6 @@ def decode_opened(image: Image.Image, preprocess: Preprocess) -> DecodedImage:
 def squash(image: Image.Image, size: int, resample: str = "bilinear") -> Pixels:
     """(size, size, 3) pixels of the whole image: squashed, upright, over white if transparent."""
     image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
-    small = flat_rgb(image).resize((size, size), Image.Resampling[resample.upper()])
+    flat = image if is_flat(image) else flat_rgb(image)
+    small = flat.resize((size, size), Image.Resampling[resample.upper()])
     return np.asarray(turned(small, image))

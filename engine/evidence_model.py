@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,13 +37,18 @@ class EvidenceModel:
     `kinds` by the captions a document has: "", "caption", "generated", "caption+generated"; one
     that was not fitted falls back on the next simpler one. A collection of N documents shifts
     the log-odds by -size_exponent * log(N / size): 1 if one document is relevant in a collection
-    of any size, 0 if their share is constant. `cutoff` is the default least probability.
+    of any size, 0 if their share is constant. `cutoff` is the least probability of the best
+    hit: below it nothing matches. `tail_cutoff` is that of the hits behind it.
+    `caption_offsets` are added to the scores of captions in a language: what a caption says to
+    a query depends on the pair of languages.
     """
 
     kinds: Mapping[str, KindWeights]
     size: int
     size_exponent: float
     cutoff: float
+    tail_cutoff: float = 0.0
+    caption_offsets: Mapping[str, float] = field(default_factory=dict)
 
     def kind(self, caption: bool, generated: bool) -> tuple[str, KindWeights]:
         """The fitted kind for documents with such captions, and its name."""
@@ -87,6 +92,11 @@ class LengthDependent:
             self.short.size,
             mixed(self.short.size_exponent, self.long.size_exponent),
             mixed(self.short.cutoff, self.long.cutoff),
+            mixed(self.short.tail_cutoff, self.long.tail_cutoff),
+            {
+                language: mixed(offset, self.long.caption_offsets.get(language, 0.0))
+                for language, offset in self.short.caption_offsets.items()
+            },
         )
 
 

@@ -46,7 +46,7 @@ class FakeBackend:
             for one in self._searchable()
             if _passes(self.documents[one], filters) and self._has_phrases(one, query.phrases)
         ]
-        matched = [self._matched(one, query.caption) for one in ids]
+        matched = [self._matched(one, query) for one in ids]
         evidence = self._evidence(ids, query, matched)
         scores = query.fusion.scores(evidence)
         parts = query.fusion.log_odds(evidence)
@@ -60,6 +60,8 @@ class FakeBackend:
             if scores[row] > -np.inf and scores[row] >= query.min_score
         ]
         found.sort(key=lambda one: (-one.score, one.document.record.id))
+        if found and found[0].score < query.min_best:
+            return ()
         return tuple(found[offset : offset + limit])
 
     def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -118,14 +120,15 @@ class FakeBackend:
             known["image"] = np.array([np.dot(self.vectors[one], query.image) for one in ids])
         return Evidence.of(len(ids), **known)
 
-    def _matched(self, image_id: str, query: Vectors | None) -> tuple[Caption | None, float, float]:
+    def _matched(self, image_id: str, query: EncodedQuery) -> tuple[Caption | None, float, float]:
         """The best caption, and the best score of people's and of models' captions."""
         best: dict[bool, float] = {False: np.nan, True: np.nan}
         chosen: tuple[float, Caption | None] = (-np.inf, None)
         for owner, caption, vector in sorted(self.captions, key=lambda one: one[1].generated):
-            if owner != image_id or query is None:
+            if owner != image_id or query.caption is None:
                 continue
-            score = float(np.float32(np.dot(vector, query)))
+            score = float(np.float32(np.dot(vector, query.caption)))
+            score += query.caption_offsets.get(caption.language, 0.0)
             best[caption.generated] = float(np.fmax(best[caption.generated], score))
             if score > chosen[0]:
                 chosen = (score, caption)

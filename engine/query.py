@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from capsearch.engine.errors import InvalidQuery
@@ -74,7 +75,9 @@ class EncodedQuery:
     caption: Vectors | None = None  # (C,) against caption vectors
     words: tuple[str, ...] = ()  # folded tokens, each once
     phrases: tuple[tuple[str, ...], ...] = ()  # folded tokens that must occur, in this order
-    min_score: float = float("-inf")  # in the fusion's own unit: log-odds or score
+    caption_offsets: Mapping[str, float] = field(default_factory=dict)  # by caption language
+    min_score: float = float("-inf")  # of a hit, in the fusion's own unit: log-odds or score
+    min_best: float = float("-inf")  # of the best hit: below it there are no hits
 
     @property
     def empty(self) -> bool:

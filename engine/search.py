@@ -98,6 +98,7 @@ class SearchEngine:
             fusion=fusion,
             image=_visual(text, image, query.image_weight) if mode != "cl" else None,
             caption=text.caption[0] if "caption" in fusion.sources else None,
+            caption_offsets=model.caption_offsets if model else {},
             words=words,
             phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
         )
@@ -158,15 +159,24 @@ def _visual(text: EncodedText, image: Vectors | None, image_weight: float) -> Ve
 
 
 def _cut(understood: _Understood, model: EvidenceModel | None) -> _Understood:
-    """The cut-off as users see it and in the fusion's unit; calibrated models have a default."""
-    least = understood.min_score
-    if least is None and model is not None:
-        least = model.cutoff
-    if least is None:
+    """The cut-off as users see it and in the fusion's unit; calibrated models have defaults.
+
+    A plain score has no zero: 0 shows everything there too.
+    """
+    asked = understood.min_score
+    if asked is None and model is None:
         return understood
-    limit = _logit(least) if understood.encoded.fusion.unit == "probability" else least
-    encoded = replace(understood.encoded, min_score=limit)
-    return replace(understood, encoded=encoded, min_score=least)
+    if asked is None:
+        assert model is not None
+        least, best = model.tail_cutoff, model.cutoff
+    else:
+        least = best = asked
+    if understood.encoded.fusion.unit == "probability":
+        limits = _logit(least), _logit(best)
+    else:
+        limits = (least, best) if least > 0.0 else (float("-inf"), float("-inf"))
+    encoded = replace(understood.encoded, min_score=limits[0], min_best=limits[1])
+    return replace(understood, encoded=encoded, min_score=best)
 
 
 def _logit(probability: float) -> float:

@@ -14,21 +14,21 @@ from pathlib import Path
 from time import perf_counter
 
 from capsearch.encoders.image_files import MAX_PIXELS
+from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
 from capsearch.indexer.captions_files import CaptionsFiles, Named, read_given
-from capsearch.indexer.embedded import maintenance, rebuilding, thumbnails
+from capsearch.indexer.embedded import maintenance, rebuilding
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import StoredFacets
 from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.embedded.words import tokens_of
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
-from capsearch.indexer.prepare import Prepared, prepare_all, read_sidecars
+from capsearch.indexer.in_flight import DecodeJournal
+from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
+from capsearch.indexer.removing import Removal, keep_days, prune
 from capsearch.indexer.roots import Roots, refuse_if_all_are_empty, scan_roots
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped
-from capsearch.indexer.vanished import mount_points, vanished_folders
-
-KEEP_MISSING_DAYS = 30.0
-_KEEP_MISSING = "keep_missing_days"
+from capsearch.indexer.vanished import mount_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,12 @@ class IndexOptions:
     rebuild: bool = False
     confirm_removed: tuple[Path, ...] = ()  # folders whose images were really deleted
     prune: bool = False  # delete images without files now
-    keep_missing: float | None = None  # days; None: as before, at first KEEP_MISSING_DAYS
+    keep_missing: float | None = None  # days; None: as before, at first 30
     batch_size: int = 32  # images encoded and committed at once
     decode_threads: int | None = None  # None: one per core
     max_pixels: int = MAX_PIXELS  # larger images are skipped
     follow_symlinks: bool = False  # also enter linked folders
+    decode_pixels: int = DEFAULT_PIXELS  # decoded at once, by all threads of the process
 
 
 _DEFAULTS = IndexOptions()
@@ -66,8 +67,9 @@ class IndexSummary:
     """What a run did.
 
     `added` counts images that were encoded; `reused` counts new files whose image already had a
-    vector (renamed, copied or restored); `removed` and `unchanged` count files. `missing` counts
-    images without a file that are kept, `pruned` those that were deleted.
+    vector (renamed, copied or restored); `removed` and `unchanged` count files. `found` counts
+    image files, `excluded` and `index_folders` what the scan left out. `missing` counts images
+    without a file that are kept, `pruned` those that were deleted.
     """
 
     added: int
@@ -78,6 +80,9 @@ class IndexSummary:
     skipped: tuple[Skipped, ...]
     interrupted: bool
     seconds: float
+    found: int = 0
+    excluded: int = 0
+    index_folders: int = 0
     missing: int = 0
     pruned: int = 0
 
@@ -141,12 +146,18 @@ class _Run:
     changed: bool = False  # any file is new, has changed or is gone
     missing: int = 0
     pruned: int = 0
+    listing: Scan = field(default_factory=Scan)
 
     def run(self, given: Named) -> None:
         plain = CatalogWriter(self.collection.catalog)
         roots, remembered = self.roots.paths, Remembered(self.collection.catalog)
         self.show(Progress("scan", 0, None))
-        listing = scan_roots(self.roots, self.collection.path, self.options.follow_symlinks)
+        listing = self.listing = scan_roots(
+            self.roots,
+            self.collection.path,
+            self.options.follow_symlinks,
+            lambda found: self.show(Progress("scan", found, None)),
+        )
         self.show(Progress("scan", len(listing.files), len(listing.files)))
         refuse_if_all_are_empty(plain, self.roots, listing, self.confirmed)
         self.skipped.extend((*self.roots.problems, *listing.skipped))
@@ -157,7 +168,7 @@ class _Run:
             remembered.add_mount_points(mount_points(roots, listing))
         self._encode_images(writer, self._changed(writer, roots, listing))
         if not self.stop.is_set():
-            self._remove_missing(writer, roots, listing)
+            self._remove(writer, listing)
             self._add_named_captions(writer, given)
             self._encode_captions(writer)
             self._index_words(writer)
@@ -177,6 +188,9 @@ class _Run:
             tuple(sorted(set(self.skipped), key=lambda skipped: skipped.path)),
             self.stop.is_set(),
             seconds,
+            len(self.listing.files),
+            self.listing.excluded,
+            self.listing.index_folders,
             self.missing,
             self.pruned,
         )
@@ -215,67 +229,45 @@ class _Run:
     def _encode_images(self, writer: CatalogWriter, files: Sequence[ImageFile]) -> None:
         encoding = ImageEncoding(self.collection, writer, self.options.batch_size)
         facets = StoredFacets(writer)
-        known = writer.encoded_ids()
-        outcomes = prepare_all(
+        known, done = writer.encoded_ids(), 0
+        DECODING.resize(self.options.decode_pixels)
+        groups = prepare_in_groups(
             files,
             known,
             self.collection.model.image.preprocess,
             self.options.max_pixels,
             self.options.decode_threads,
             self.stop,
+            DecodeJournal(self.collection.path),
         )
-        for done, outcome in enumerate(outcomes, start=1):
-            self.skipped.extend(outcome.problems)
-            encoding.add(outcome)
-            if isinstance(outcome, Prepared) and outcome.image_id in known:
-                self.reused += 1
-            elif isinstance(outcome, Prepared):
-                known.add(outcome.image_id)
-            facets.refresh_now_and_then()
-            self.show(Progress("embed", done, len(files), outcome.file.path))
-        encoding.flush()
+        for outcomes in groups:
+            for outcome in outcomes:
+                done += 1
+                self.skipped.extend(outcome.problems)
+                encoding.add(outcome)
+                if isinstance(outcome, Prepared) and outcome.image_id in known:
+                    self.reused += 1
+                elif isinstance(outcome, Prepared):
+                    known.add(outcome.image_id)
+                facets.refresh_now_and_then()
+                self.show(Progress("embed", done, len(files), outcome.file.path))
+            encoding.flush()
         self.added += encoding.added
         self.captions_added += encoding.captions_added
 
-    def _remove_missing(self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
-        """Removes files that no longer exist; those in folders that cannot be read stay, and those
-        of folders that lost all their images at once."""
-        present = {file.path for file in listing.files}
-        unreadable = [Path(path) for path in listing.unreadable]
-
-        def missing(path: str) -> bool:
-            inside = any(Path(path).is_relative_to(folder) for folder in unreadable)
-            return path not in present and not inside
-
-        known = {path: file.image_id for path, file in writer.files(roots).items()}
-        gone = {path for path in known if missing(path)}
-        lost = {path for path in gone if not Path(path).exists()}  # others are excluded now
-        kept = vanished_folders(roots, known, lost, self._mounted(), self.confirmed)
-        self.skipped.extend(folder.skipped() for folder in kept)
-        files = [path for path in gone if not any(folder.holds(path) for folder in kept)]
-        refused = [path for path in writer.skipped(roots) if missing(path)]
-        self.removed = len(files)
-        self.changed |= bool(files)
-        with writer.transaction():
-            writer.remove_files([*files, *refused])
-            writer.past_files.mark_missing()
-
-    def _mounted(self) -> set[Path]:
-        return Remembered(self.collection.catalog).mount_points()
+    def _remove(self, writer: CatalogWriter, listing: Scan) -> None:
+        """Files that are gone leave the index, but for those of folders that look unmounted."""
+        removal = Removal.of(writer, self.roots.paths, listing, self.confirmed)
+        self.skipped.extend(removal.kept)
+        self.removed = len(removal.files)
+        self.changed |= bool(removal.files)
+        removal.commit(writer)
 
     def _prune(self, writer: CatalogWriter) -> None:
-        """Deletes images that have been without a file for long, and their thumbnails."""
-        stored = self.collection.catalog.meta(_KEEP_MISSING)
-        days = self.options.keep_missing
-        if days is None:
-            days = float(stored) if stored else KEEP_MISSING_DAYS
-        with writer.transaction():
-            self.pruned = writer.past_files.prune(0.0 if self.options.prune else days)
-        with writer.transaction(visible=False):
-            writer.set_meta(_KEEP_MISSING, str(days))
+        """Images that have been without a file for long leave the index for good."""
+        days = keep_days(writer, self.options.keep_missing)
+        self.pruned = prune(writer, self.collection.path, 0.0 if self.options.prune else days)
         self.missing = writer.past_files.count()
-        if self.pruned or self.options.prune:
-            thumbnails.prune(self.collection.path, self.collection.catalog)
 
     def _add_named_captions(self, writer: CatalogWriter, given: Named) -> None:
         files = CaptionsFiles(writer)

@@ -6,9 +6,10 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -17,8 +18,15 @@ from capsearch.encoders.image_files import opened
 from capsearch.encoders.preprocess import DecodedImage, Preprocess, decode_opened
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.engine.records import Caption
+from capsearch.indexer.in_flight import TOOK_PROCESS_DOWN, DecodeJournal
 from capsearch.indexer.sources.captions import read_sidecar
-from capsearch.indexer.sources.metadata import Metadata, read_metadata, taken_at
+from capsearch.indexer.sources.metadata import (
+    Metadata,
+    dated,
+    merged,
+    read_metadata,
+    read_xmp_sidecar,
+)
 from capsearch.indexer.sources.scan import ImageFile, Skipped
 
 MAX_FILE_BYTES = 1 << 29
@@ -32,10 +40,14 @@ class Prepared:
     file: ImageFile
     image_id: str
     decoded: DecodedImage | None
-    taken_at: datetime | None
-    metadata: Metadata
+    metadata: Metadata  # of the file and its XMP sidecars
     sidecar_captions: tuple[Caption, ...]
     problems: tuple[Skipped, ...]  # sidecars that cannot be read
+
+    @property
+    def taken_at(self) -> datetime | None:
+        """When the image was taken; `metadata.taken_from` says who says so."""
+        return self.metadata.taken_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,31 @@ class Refused:
 Outcome: TypeAlias = Prepared | Refused
 
 
+def prepare_in_groups(
+    files: Sequence[ImageFile],
+    known: Collection[str],
+    preprocess: Preprocess,
+    max_pixels: int,
+    threads: int | None,
+    stop: threading.Event,
+    journal: DecodeJournal,
+) -> Iterator[Iterable[Outcome]]:
+    """The outcomes of all files; each group is to be committed before the next is asked for.
+
+    Files that were being decoded when a run died come last, one at a time, so that the next run
+    knows which one it was. Those it happened with twice are refused.
+    """
+    by_attempts: dict[int, list[ImageFile]] = {0: [], 1: [], 2: []}
+    for file in files:
+        by_attempts[min(journal.attempts(file), 2)].append(file)
+    yield [Refused(file, TOOK_PROCESS_DOWN) for file in by_attempts[2]]
+    yield prepare_all(by_attempts[0], known, preprocess, max_pixels, threads, stop, journal)
+    for suspect in by_attempts[1]:
+        yield prepare_all([suspect], known, preprocess, max_pixels, 1, stop, journal)
+    if not stop.is_set():
+        journal.close()
+
+
 def prepare_all(
     files: Sequence[ImageFile],
     known: Collection[str],
@@ -66,19 +103,26 @@ def prepare_all(
     max_pixels: int,
     threads: int | None = None,
     stop: threading.Event | None = None,
+    journal: DecodeJournal | None = None,
 ) -> Iterator[Outcome]:
     """The outcome of each file, in order; a bounded number of files is prepared ahead.
 
     `known` are the ids of images that need no decoding. `threads` defaults to one per core.
-    Once `stop` is set, no further file is started or returned.
+    Once `stop` is set, no further file is started or returned. `journal` is told of every file
+    before it is opened and after.
     """
     threads = threads or os.cpu_count() or 1
+
+    def work(file: ImageFile) -> Outcome:
+        with journal.decoding(file) if journal else nullcontext():
+            return prepare(file, known, preprocess, max_pixels)
+
     pending: deque[Future[Outcome]] = deque()
     remaining = iter(files)
     with ThreadPoolExecutor(threads, "decode") as pool:
         while not (stop and stop.is_set()):
             while len(pending) < _AHEAD * threads and (file := next(remaining, None)) is not None:
-                pending.append(pool.submit(prepare, file, known, preprocess, max_pixels))
+                pending.append(pool.submit(work, file))
             if not pending:
                 return
             yield pending.popleft().result()
@@ -101,15 +145,16 @@ def prepare(
         return Refused(file, str(problem))
     try:
         image_id = content_id(data)
-        decoded, taken, metadata = None, None, Metadata()
+        decoded, metadata = None, Metadata()
         if image_id not in known:
             with opened(data, max_pixels) as image:
-                taken, metadata = taken_at(image), read_metadata(image)
+                metadata = read_metadata(image)
                 decoded = decode_opened(image, preprocess)
     except InvalidImage as problem:
         return Refused(file, str(problem))
     captions, problems = read_sidecars(file)
-    return Prepared(file, image_id, decoded, taken, metadata, captions, problems)
+    metadata = dated(merged([metadata, *_xmp_sidecars(file)]), file.path, file.mtime_ns)
+    return Prepared(file, image_id, decoded, metadata, captions, problems)
 
 
 def content_id(data: bytes) -> str:
@@ -128,6 +173,14 @@ def read_sidecars(file: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped, 
         except InvalidCaptions as problem:
             problems.append(Skipped(path, str(problem).removeprefix(f"{path}: ")))
     return tuple(captions.values()), tuple(problems)
+
+
+def _xmp_sidecars(file: ImageFile) -> Iterator[Metadata]:
+    """Tags, fields and dates of XMP sidecars; their captions are those of `read_sidecars`."""
+    for path, _, _ in file.sidecars:
+        if path.lower().endswith(".xmp"):
+            with suppress(InvalidCaptions):  # reported by `read_sidecars`
+                yield replace(read_xmp_sidecar(Path(path)), captions=())
 
 
 def _read(file: ImageFile) -> bytes:

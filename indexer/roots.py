@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,17 +50,21 @@ class Roots:
         return cls(chosen, named)
 
 
-def scan_roots(roots: Roots, index: Path, follow_symlinks: bool) -> Scan:
+def scan_roots(
+    roots: Roots, index: Path, follow_symlinks: bool, show: Callable[[int], None]
+) -> Scan:
     """All image files under the roots, each once, sorted by path."""
     groups: dict[tuple[str, ...], list[Path]] = defaultdict(list)
     for root, globs in roots.excludes.items():
         groups[globs].append(root)
     result = Scan()
     for globs, members in groups.items():
-        listing = scan(members, globs, index, follow_symlinks)
+        listing = scan(members, globs, index, follow_symlinks, show)
         result.files.extend(listing.files)
         result.skipped.extend(listing.skipped)
         result.unreadable.extend(listing.unreadable)
+        result.excluded += listing.excluded
+        result.index_folders += listing.index_folders
     result.files.sort(key=lambda file: file.path)
     return result
 

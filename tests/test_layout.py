@@ -27,8 +27,11 @@ MAY_IMPORT = {
     "ui": {"engine", "encoders", "indexer", "ui"},
     "benchmarks": {"engine", "encoders", "indexer", "benchmarks"},
 }
-# `capsearch bench` is a command like any other, and its module is how ui reaches benchmarks.
-EXCEPTIONS = {("ui/commands/bench.py", "benchmarks")}
+# `capsearch bench` is a command like any other, and its modules are how ui reaches benchmarks.
+EXCEPTIONS = {
+    ("ui/commands/bench.py", "benchmarks"),
+    ("ui/commands/bench_evidence.py", "benchmarks"),
+}
 ENGINE_NEEDS_ONLY = {"numpy"}
 SQL = re.compile(
     r"\b(SELECT\s.+\sFROM\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s"

@@ -45,9 +45,10 @@ class EncodedCaptions:
         """The captions of these images only."""
         return self.at(np.flatnonzero(np.isin(self.image_rows, images)))
 
-    def first_of_each(self) -> EncodedCaptions:
-        """The first caption of each image."""
-        return self.at(np.unique(self.image_rows, return_index=True)[1])
+    def first_of_each(self, count: int = 1) -> EncodedCaptions:
+        """The first captions of each image."""
+        starts = np.searchsorted(self.image_rows, self.image_rows)  # rows ascend
+        return self.at(np.flatnonzero(np.arange(len(self.image_rows)) - starts < count))
 
 
 @dataclass(frozen=True, slots=True)

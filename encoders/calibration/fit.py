@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from capsearch.encoders.calibration import logistic
 from capsearch.encoders.calibration.collection import EncodedImages, encode_texts
-from capsearch.encoders.calibration.logistic import Floats
+from capsearch.encoders.calibration.logistic import Floats, Regression
 from capsearch.encoders.calibration.scenarios import Scenario, names, scenarios
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.engine.errors import DataProblem
@@ -22,9 +23,12 @@ from capsearch.engine.records import Source
 REFERENCE_SIZE = 1000
 BANK = 750  # images and captions
 HARD, RANDOM = 30, 40  # negatives a query: the best-scored ones, and some others
-LOST = 0.03  # of the queries may lose their first right hit to the cut-off
-TOP = 1  # of a sentence's hits, those that the cut-off must not lose
+LOST = 0.03  # of the queries may lose all hits to the cut-off, and of right hits their place
+FIRST = 10  # hits that count for the cut-offs
 WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablations.md
+
+
+Examples: TypeAlias = tuple[Floats, Floats, Floats, Floats]  # features, labels, weights, sizes
 
 
 @dataclass
@@ -36,7 +40,7 @@ class _Examples:
     weights: list[Floats] = field(default_factory=list)
     log_sizes: list[Floats] = field(default_factory=list)
 
-    def joined(self) -> tuple[Floats, Floats, Floats, Floats]:
+    def joined(self) -> Examples:
         parts = (self.features, self.labels, self.weights, self.log_sizes)
         features, labels, weights, sizes = (np.concatenate(one) for one in parts)
         return features, labels, weights, sizes
@@ -76,40 +80,61 @@ def fit_evidence(
         if not sentences:
             raise DataProblem(f"no {language} captions to calibrate with")
         weight = encoder.clm_weight(language)
-        long = _fit(sentences, weight, random, first=TOP)
+        long = _fit(sentences, weight, random)
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
-        short = list(names(data, encoded, list(labels), bank, random, language))
+        short = list(names(data, encoded, list(labels), bank, random))
         fitted[language] = LengthDependent(
-            short=_fit(short, weight, random, first=None) if short else long, long=long
+            short=_fit(short, weight, random) if short else long, long=long
         )
     return fitted
 
 
 def _fit(
-    found: Sequence[Scenario], clm_weight: float, random: np.random.Generator, first: int | None
+    found: Sequence[Scenario], clm_weight: float, random: np.random.Generator
 ) -> EvidenceModel:
-    """Both kinds of documents; `first` limits the hits that the cut-off must not lose."""
+    """Both kinds of documents, and the cut-offs."""
     examples = _examples(found, random, clm_weight, captioned=False)
     features, labels, weights, sizes = examples
     free = logistic.fit(np.c_[features, sizes], labels, weights, np.zeros(len(labels)))
     exponent = round(float(np.clip(-free.coefficients[-1], 0.0, 1.0)), 3)
-    image = _kind(examples, exponent, {"image": 1.0})
+    image = _kind(_fitted(examples, exponent, {"image": 1.0}), {"image": 1.0})
     shares: dict[Source, float] = {"image": 1.0 - clm_weight, "caption": clm_weight}
-    caption = _kind(_examples(found, random, clm_weight, captioned=True), exponent, shares)
-    model = EvidenceModel({"": image, "caption": caption}, REFERENCE_SIZE, exponent, cutoff=0.0)
-    return replace(model, cutoff=_cutoff(model, found, first))
+    languages = sorted({one.caption_language for one in found})
+    captioned = _examples(found, random, clm_weight, captioned=True, languages=languages)
+    fitted = _fitted(captioned, exponent, shares)
+    caption = _kind(fitted, shares)
+    offsets = _offsets(fitted, caption, languages)
+    kinds = {"": image, "caption": caption}
+    model = EvidenceModel(kinds, REFERENCE_SIZE, exponent, 0.0, caption_offsets=offsets)
+    first, others = _cutoffs(model, found)
+    return replace(model, cutoff=first, tail_cutoff=min(first, others))
 
 
-def _kind(
-    examples: tuple[Floats, Floats, Floats, Floats],
-    exponent: float,
-    shares: Mapping[Source, float],
-) -> KindWeights:
-    """One kind of documents: a slope for the fused score, shared out among its sources."""
+def _fitted(examples: Examples, exponent: float, shares: Mapping[Source, float]) -> Regression:
+    """The regression, with backgrounds that count no more than the scores themselves.
+
+    Otherwise a query that scores low on everything, because the model does not know its words,
+    would be surer of its hits than one that scores high.
+    """
     features, labels, weights, sizes = examples
-    fitted = logistic.fit(features, labels, weights, -exponent * sizes)
-    slope, *background = (round(float(one), 4) for one in fitted.coefficients)
+    free = logistic.fit(features, labels, weights, -exponent * sizes)
+    slope = max(float(free.coefficients[0]), 0.0)
+    bounded = free.coefficients.copy()
+    for at, share in enumerate(shares.values(), start=1):
+        bounded[at] = np.clip(bounded[at], -slope * share, 0.0)
+    if np.array_equal(bounded, free.coefficients):
+        return free
+    fixed = features[:, 1 : 1 + len(shares)] @ bounded[1 : 1 + len(shares)]
+    others = np.delete(features, np.s_[1 : 1 + len(shares)], axis=1)
+    again = logistic.fit(others, labels, weights, fixed - exponent * sizes)
+    found = np.insert(again.coefficients, 1, bounded[1 : 1 + len(shares)])
+    return Regression(again.intercept, found)
+
+
+def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:
+    """One kind of documents: a slope for the fused score, shared out among its sources."""
+    slope, *background = (round(float(one), 4) for one in fitted.coefficients[: 1 + len(shares)])
     slope = max(slope, 0.0)  # more similar is never less relevant
     values: dict[Source, float] = {
         source: round(slope * share, 4) for source, share in shares.items()
@@ -120,15 +145,30 @@ def _kind(
     )
 
 
+def _offsets(fitted: Regression, kind: KindWeights, languages: Sequence[str]) -> dict[str, float]:
+    """What a caption's language adds to its score; the first language is the reference."""
+    weight = kind.weights["caption"]
+    found = fitted.coefficients[len(fitted.coefficients) - len(languages) + 1 :]
+    if not weight:
+        return {}
+    values = {
+        one: round(float(value) / weight, 4)
+        for one, value in zip(languages[1:], found, strict=True)
+    }
+    return {languages[0]: 0.0, **values}
+
+
 def _examples(
     found: Iterable[Scenario],
     random: np.random.Generator,
     clm_weight: float,
     captioned: bool,
-) -> tuple[Floats, Floats, Floats, Floats]:
+    languages: Sequence[str] = (),
+) -> Examples:
     """All positives, the hardest negatives, and a weighted sample of the others.
 
-    Features are the fused score and the backgrounds. Within documents that all have captions
+    Features are the fused score, the backgrounds, and the captions' language but the first.
+    Within documents that all have captions
     the ranking is the paper's: weight * CL + (1 - weight) * CM, tuned for MRR. Letting the
     regression choose the weight ranks a little worse.
     """
@@ -141,6 +181,9 @@ def _examples(
         if captioned:
             scores = (1 - clm_weight) * scores + clm_weight * one.caption[rows, columns]
             backgrounds.append(one.caption_background[rows])
+            backgrounds += [
+                np.full(len(rows), float(one.caption_language == other)) for other in languages[1:]
+            ]
         examples.features.append(np.stack([scores, *backgrounds], axis=1))
         examples.labels.append(one.relevant[rows, columns].astype(float))
         examples.weights.append(weights[rows, columns])
@@ -161,34 +204,33 @@ def _sampled(one: Scenario, random: np.random.Generator) -> Floats:
     return np.where(hard, 1.0, np.where(easy, others / drawn, 0.0))
 
 
-def _cutoff(model: EvidenceModel, found: Sequence[Scenario], first: int | None) -> float:
-    """The probability that all but a few first right hits reach, in the largest collections.
+def _cutoffs(model: EvidenceModel, found: Sequence[Scenario]) -> tuple[float, float]:
+    """What all but a few best hits reach, and all but a few right ones among the first.
 
-    With `first`, only hits that stand among so many count: what ranks behind them is lost anyway.
+    Only queries with a right hit among the first count. Captions only make hits surer, so
+    collections without any decide, of about the reference size.
     """
-    largest = max(one.image.shape[1] for one in found)
-    reached = [
-        [right for row in range(len(one.image)) if (right := _first_right(model, one, row, first))]
-        for one in found
-        if one.image.shape[1] == largest
-    ]
-    # Captions only make right hits surer, so images without any decide.
-    return round(min((float(np.quantile(one, LOST)) for one in reached if one), default=0.0), 4)
-
-
-def _first_right(
-    model: EvidenceModel, scenario: Scenario, row: int, first: int | None
-) -> float | None:
-    """The probability of a query's first right hit; None where it is not among `first`."""
-    values = probabilities(model, scenario, row)
-    right = float(values[scenario.relevant[row]].max())
-    return right if first is None or (values > right).sum() < first else None
+    size = min((one.image.shape[1] for one in found), key=lambda n: abs(n - REFERENCE_SIZE))
+    best, right = [], []
+    for one in found:
+        if one.image.shape[1] != size or not np.isnan(one.caption).all():
+            continue
+        for row in range(len(one.image)):
+            values = probabilities(model, one, row)
+            first = np.argsort(-values)[:FIRST]
+            hits = values[first][one.relevant[row][first]]
+            if len(hits):
+                best.append(values[first[0]])
+                right.extend(hits)
+    if not best:
+        return 0.0, 0.0
+    return round(float(np.quantile(best, LOST)), 4), round(float(np.quantile(right, LOST)), 4)
 
 
 def probabilities(model: EvidenceModel, scenario: Scenario, row: int) -> Floats:
     """(N,) what one query of a scenario gives every document."""
     fusion = fusion_of(model, scenario, row)
-    return fusion.shown(fusion.scores(evidence_of(scenario, row)))
+    return fusion.shown(fusion.scores(evidence_of(scenario, row, model)))
 
 
 def fusion_of(model: EvidenceModel, scenario: Scenario, row: int) -> CalibratedEvidence:
@@ -200,7 +242,8 @@ def fusion_of(model: EvidenceModel, scenario: Scenario, row: int) -> CalibratedE
     return CalibratedEvidence(model, background, scenario.image.shape[1])
 
 
-def evidence_of(scenario: Scenario, row: int) -> Evidence:
+def evidence_of(scenario: Scenario, row: int, model: EvidenceModel) -> Evidence:
     """The evidence of one query of a scenario."""
     count = scenario.image.shape[1]
-    return Evidence.of(count, image=scenario.image[row], caption=scenario.caption[row])
+    offset = model.caption_offsets.get(scenario.caption_language, 0.0)
+    return Evidence.of(count, image=scenario.image[row], caption=scenario.caption[row] + offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,15 @@ from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
 from capsearch.engine.records import LANGUAGES
 
+_SENSES = (
+    "objects",
+    "vehicles",
+    "clothing",
+    "food",
+    "upper",
+    "people",
+    "animals",
+)  # likeliest first
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
 
 
@@ -50,12 +59,17 @@ def names_of(labels: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
     """Names of labels by language, from the concept table; a label it lacks names itself."""
     found: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
     for label in labels:
-        known: Sequence[concepts.Concept] = concepts.named(label)
         found["en"][label] = label
+        known = sorted(concepts.named(label), key=_sense)
         for language in LANGUAGES:
             if known and language != "en":
                 found[language][label] = known[0].name(language)
     return found
+
+
+def _sense(concept: concepts.Concept) -> int:
+    """Labels of objects mean objects: a kite is not the bird, to sink no basin."""
+    return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
 
 
 def _encoded(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ class Scenario:
     relevant: NDArray[np.bool_]  # (Q, N)
     image_background: Floats  # (Q,)
     caption_background: Floats  # (Q,)
+    caption_language: str
+    texts: tuple[str, ...] = ()  # of the queries
 
 
 def scenarios(
@@ -51,7 +54,7 @@ def scenarios(
                 if len(asked.image_rows):
                     documents = captions.of_images(chosen)
                     yield _scenario(
-                        data, asked, documents, chosen, bank, share, random, other == language
+                        data, asked, documents, chosen, bank, share, random, other, language
                     )
 
 
@@ -61,13 +64,11 @@ def names(
     labels: Sequence[str],
     bank: DocumentBank,
     random: np.random.Generator,
-    language: str,
 ) -> Iterator[Scenario]:
     """Names of objects as queries: all images that people labelled so are relevant."""
-    captions = data.captions[language]
     labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
-    for size in SIZES:
-        for share in SHARES:
+    for language, captions in data.captions.items():
+        for size, share in product(SIZES, SHARES):
             chosen = _draw(labelled, size, random)
             relevant = relevance(data, labels, chosen)
             present = np.flatnonzero(relevant.any(axis=1))
@@ -81,7 +82,44 @@ def names(
                 _best(caption @ documents.documents.T, owners, len(chosen), share, random),
                 relevant[present],
                 *backgrounds(bank, visual, caption),
+                language,
             )
+
+
+def share_of(
+    data: EncodedImages,
+    language: str,
+    other: str,
+    bank: DocumentBank,
+    share: float,
+    captions: int,
+    random: np.random.Generator,
+) -> Scenario | None:
+    """One collection for a benchmark: all images described in a language, a share captioned.
+
+    Every image has at most its first `captions` captions, none of them wrong. None where no
+    query has an image there.
+    """
+    documents = data.captions[other]
+    images = np.unique(documents.image_rows)
+    queries = data.captions[language].of_images(images)
+    if not len(queries.image_rows):
+        return None
+    captioned = images[random.random(len(images)) < share]
+    kept = documents.of_images(captioned).first_of_each(captions)
+    scores = queries.caption @ kept.documents.T
+    owners = np.searchsorted(images, kept.image_rows)
+    best = np.full((len(queries.image_rows), len(images)), -np.inf)
+    for at, owner in enumerate(owners):
+        best[:, owner] = np.maximum(best[:, owner], scores[:, at])
+    return Scenario(
+        (queries.visual @ data.images[images].T).astype(np.float64),
+        np.where(np.isneginf(best), np.nan, best),
+        queries.image_rows[:, None] == images[None, :],
+        *backgrounds(bank, queries.visual, queries.caption),
+        other,
+        queries.texts,
+    )
 
 
 def relevance(data: EncodedImages, labels: Sequence[str], images: Rows) -> NDArray[np.bool_]:
@@ -98,7 +136,8 @@ def _scenario(
     bank: DocumentBank,
     share: float,
     random: np.random.Generator,
-    same_language: bool,
+    caption_language: str,
+    query_language: str,
 ) -> Scenario:
     column = {row: at for at, row in enumerate(images.tolist())}
     right = np.array([column[row] for row in queries.image_rows.tolist()])
@@ -108,7 +147,7 @@ def _scenario(
     wrong = random.random(len(owners)) < WRONG_CAPTIONS
     owners[wrong] = random.integers(0, len(images), int(wrong.sum()))
     scores = queries.caption @ captions.documents.T  # (Q, C) x (C, M) -> (Q, M)
-    if same_language:  # a query must not find itself
+    if caption_language == query_language:  # a query must not find itself
         repeated = np.array(queries.texts)[:, None] == np.array(captions.texts)[None, :]
         scores = np.where(repeated, -np.inf, scores)
     return Scenario(
@@ -116,6 +155,7 @@ def _scenario(
         _best(scores, owners, len(images), share, random),
         relevant,
         *backgrounds(bank, queries.visual, queries.caption),
+        caption_language,
     )
 
 

@@ -125,9 +125,10 @@ class _Search:
         slots = np.array([row[0] for row in found], np.int64)
         scores = exact_scores(query, self.arrays.captions, slots).tolist()
         values = {name: np.full(len(images), np.nan) for name in ("caption", "generated")}
-        highest = np.full(len(images), -np.inf)
+        highest, offsets = np.full(len(images), -np.inf), self.query.caption_offsets
         for score, (_, slot, *texts) in zip(scores, found, strict=True):
             row, caption = row_of[slot], Caption(*texts)
+            score += offsets.get(caption.language, 0.0)
             name = "generated" if caption.generated else "caption"
             values[name][row] = np.fmax(values[name][row], score)
             if score > highest[row]:
@@ -189,7 +190,10 @@ class EmbeddedBackend:
             allowed = self._allowed(query, filters)
             matches = words.match(self.catalog, query.words, len(self))
             search = _Search(self.catalog, self._open(), query, matches, allowed)
-            return search.page(search.ranked(offset + limit)[offset : offset + limit])
+            ranked = search.ranked(offset + limit)
+            if ranked and ranked[0].score < query.min_best:
+                return ()
+            return search.page(ranked[offset : offset + limit])
 
         return self._in_snapshot(page)
 

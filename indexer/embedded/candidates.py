@@ -94,7 +94,8 @@ def gather(
         parts.append(found)
     if query.caption is not None:
         found = arrays.nearest_captions.top(query.caption, depth)
-        highest["caption"] = _least(query.caption, arrays.captions, found)
+        most = max([0.0, *query.caption_offsets.values()])
+        highest["caption"] = _least(query.caption, arrays.captions, found) + most
         highest["generated"] = highest["caption"]
         parts.append(_captioned(catalog, found))
     slots = np.unique(np.concatenate(parts))

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.schema import WORDS_SCHEMA, close, connect
+from capsearch.indexer.sources.unicode_names import spellings
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
 _FEW = 5_000  # images that are sorted by date quicker than all are walked through
@@ -213,25 +214,33 @@ def _where(filters: Filters) -> tuple[str, list[object]]:
 def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
-        ranges = " OR ".join(["path >= ? AND path < ?"] * len(filters.folders))
-        bounds: list[object] = [bound for folder in filters.folders for bound in under(folder)]
+        ranges, bounds = _inside(filters.folders)
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
         yield "EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND label = ?)", [label]
     if filters.taken_from is not None:
         yield "taken_at >= ?", [filters.taken_from.isoformat()]
     if filters.taken_until is not None:
-        yield "taken_at < ?", [(filters.taken_until + timedelta(days=1)).isoformat()]
+        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
+        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
+
+
+def _inside(folders: Sequence[str]) -> tuple[str, list[object]]:
+    """A condition on paths below one of these folders, however it is spelt; its values."""
+    spelt = [one for folder in folders for one in spellings(folder)]
+    bounds: list[object] = [bound for folder in spelt for bound in under(folder)]
+    return " OR ".join(["path >= ? AND path < ?"] * len(spelt)), bounds
 
 
 def _sources(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(FROM ... WHERE ..., its values) with the images that pass one of the filters."""
     for label in filters.tags:
         yield "FROM tags WHERE label = ?", [label]
-    if len(filters.folders) == 1:
-        yield "FROM files WHERE path >= ? AND path < ?", [*under(filters.folders[0])]
+    if filters.folders:
+        ranges, bounds = _inside(filters.folders)
+        yield f"FROM files WHERE {ranges}", bounds
     if filters.caption_language is not None:
         yield "FROM captions WHERE language = ?", [filters.caption_language]
 

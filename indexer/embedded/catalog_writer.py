@@ -233,11 +233,6 @@ class CatalogWriter:
             [(number,) for number, _ in words],
         )
 
-    def put_facets(self, rows: Sequence[tuple[str, str, int]]) -> None:
-        """Replaces the stored facets: (kind, value, count)."""
-        self._connection.execute("DELETE FROM facets")
-        self._connection.executemany("INSERT INTO facets VALUES (?, ?, ?)", rows)
-
     def set_caption_slots(self, slots: Sequence[tuple[int, int | None]]) -> None:
         """Marks captions as encoded: (caption id, its row, or None without a known token)."""
         self._connection.executemany(

@@ -73,7 +73,10 @@ class StoredFacets:
         if _state(self._catalog)[0] != revision:
             counted = facets(self._catalog)
             with self._writer.transaction(visible=False):
-                self._writer.put_facets(list(_rows(counted)))
+                self._catalog.connection.execute("DELETE FROM facets")
+                self._catalog.connection.executemany(
+                    "INSERT INTO facets VALUES (?, ?, ?)", _rows(counted)
+                )
                 self._writer.set_meta(_STORED, f"{revision} {time.time():.0f}")
         now = time.monotonic()
         self._due = now + max(MIN_INTERVAL_S, (now - started) / MAX_SHARE)

@@ -203,6 +203,7 @@ def _writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         _migrate(connection, number)
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens the log
     except BaseException:
         close(connection, path, write=True)
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from capsearch.encoders.datasets.coco import LANGUAGE_KEYS, InvalidCoco, coco_ca
 from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption
 from capsearch.indexer.sources.charsets import read_text
-from capsearch.indexer.sources.metadata import written_caption
+from capsearch.indexer.sources.metadata import read_xmp_sidecar, written_caption
 
 MAX_SIDECAR_BYTES = 1_000_000
 _TEXT_KEYS = ("caption", "captions", "description", "text")
@@ -30,10 +30,12 @@ class NamedCaption:
 
 
 def read_sidecar(path: Path) -> tuple[Caption, ...]:
-    """The captions of NAME.txt (one per line) or NAME.json (a string, list or object).
+    """The captions of NAME.txt (one per line), NAME.json (a string, list or object) or NAME.xmp.
 
     InvalidCaptions for a file that cannot be read. JSON without a caption key yields none.
     """
+    if path.suffix.lower() == ".xmp":
+        return tuple(replace(one, source="sidecar") for one in read_xmp_sidecar(path).captions)
     text = _read(path, MAX_SIDECAR_BYTES)
     if path.suffix.lower() == ".json":
         texts = _json_captions(_parse(text, path), None)

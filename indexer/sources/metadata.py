@@ -1,76 +1,104 @@
-"""Metadata inside image files: descriptions, keywords and dates in EXIF, IPTC and XMP."""
+"""Metadata of images: captions, tags, other texts and dates from EXIF, IPTC and XMP."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 
-from PIL import Image, ImageFile, IptcImagePlugin
+from PIL import Image
 
 from capsearch.encoders import languages
+from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption, Tag
-from capsearch.indexer.sources.charsets import read_text
+from capsearch.indexer.sources.dates import date_in_name, date_of_file
+from capsearch.indexer.sources.exif import read_exif
+from capsearch.indexer.sources.iptc import read_iptc
+from capsearch.indexer.sources.junk import kind_of_junk
+from capsearch.indexer.sources.metadata_block import MetadataBlock, Text
+from capsearch.indexer.sources.xmp import read_xmp
 
 MAX_CAPTION_CHARACTERS = 2000  # longer texts are generator settings or licences, not captions
-
-# Texts that cameras and editors write into description fields.
-_BOILERPLATE = re.compile(
-    r"""(konica\ |minolta\ |olympus\ |kodak\ |samsung\ )*digital\ (still\ )?camera
-    | sony\ dsc | dcim | dsc[fn_]?\d* | img[_-]?\d* | pict?\d* | samsung(\ camera\ pictures)?
-    | exif[_\ ]jpeg([_\ ]\w+)* | default | untitled | no\ name | ascii | unicode | binary\ comment
-    | charset=.* | screenshot | picture | photo | image | jpeg | cof | dav | sdr | hdr | mde | oznor
-    | lead\ technologies.* | created\ with\ (the\ )?gimp.* | processed\ with\ .* | hasselblad.*
-    | file\ written\ by\ adobe.* | casio\ computer.* | ai[_\ ]scene.* | <.*> | \{.*\} | \[.*\]""",
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
-_IMAGE_DESCRIPTION, _XP_TITLE, _XP_COMMENT, _XP_KEYWORDS, _XP_SUBJECT = (
-    0x010E, 0x9C9B, 0x9C9C, 0x9C9E, 0x9C9F,
-)  # fmt: skip
-_EXIF_IFD, _DATE_ORIGINAL, _USER_COMMENT = 0x8769, 0x9003, 0x9286
-_IPTC_KEYWORD, _IPTC_CAPTION = (2, 25), (2, 120)
-_DC, _RDF = "{http://purl.org/dc/elements/1.1/}", "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
-_COMMON_RANGES = (("\0", "\u04ff"), ("\u3000", "\u30ff"), ("\u4e00", "\u9fff"))
-_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+MAX_XMP_BYTES = 10_000_000  # darktable and Lightroom keep the whole editing history in sidecars
+# Junk that people do not write into captions files and sidecars either; the rest is theirs to say.
+_WRITTEN_BY_PROGRAMS = frozenset({"camera", "software", "file name", "settings", "placeholder"})
+_PEOPLES_SOURCES = frozenset({"sidecar", "coco", "csv"})
+_DATE_SOURCES = ("exif", "xmp", "iptc")  # best first
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Captions and tags from inside an image file, each text once."""
+    """What the metadata of an image says, each text once.
+
+    `fields` has texts that are not captions, to be searched as text: creator, city, country,
+    camera, and under "description" what stands in description fields but is junk. `taken_from`
+    says where `taken_at` comes from: "exif", "xmp", "iptc", "name" or "file".
+    """
 
     captions: tuple[Caption, ...] = ()
     tags: tuple[Tag, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    taken_at: datetime | None = None
+    taken_from: str | None = None
 
 
 def read_metadata(image: Image.Image) -> Metadata:
-    """The captions and tags people wrote into the file; broken metadata counts as none."""
-    captions: list[Caption] = []
-    tags: list[Tag] = []
-    for reader in (_iptc, _xmp, _exif):
-        try:
-            metadata = reader(image)
-        except Exception:  # parsers raise anything on broken metadata; the pixels may be fine
-            continue
-        captions.extend(metadata.captions)
-        tags.extend(metadata.tags)
-    return Metadata(_unique_captions(captions), _unique_tags(tags))
+    """The metadata inside an image file; a broken block counts as none."""
+    return merged([_block(source, reader, image) for source, reader in _READERS.items()])
 
 
-def taken_at(image: Image.Image) -> datetime | None:
-    """When the image was taken, from EXIF DateTimeOriginal; None if missing or invalid."""
+def read_xmp_sidecar(path: Path) -> Metadata:
+    """The metadata in NAME.xmp; InvalidCaptions for a file that cannot be read."""
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import ParseError
+
     try:
-        text = str(image.getexif().get_ifd(_EXIF_IFD).get(_DATE_ORIGINAL, ""))
-        return datetime.strptime(text.strip("\0 ")[:19], "%Y:%m:%d %H:%M:%S")
-    except Exception:  # missing, "0000:00:00 00:00:00", or EXIF that cannot be parsed
-        return None
+        if path.stat().st_size > MAX_XMP_BYTES:
+            raise InvalidCaptions(f"{path}: more than {MAX_XMP_BYTES / 1e6:g} MB is not a sidecar")
+        return _metadata("xmp", read_xmp(path.read_bytes()))
+    except OSError as problem:
+        raise InvalidCaptions(f"{path}: cannot be read: {problem.strerror or problem}") from problem
+    except (ParseError, DefusedXmlException, ValueError) as problem:
+        raise InvalidCaptions(f"{path}: not XMP: {problem}") from problem
+
+
+def merged(parts: Sequence[Metadata]) -> Metadata:
+    """One Metadata of several: of equal texts and fields the first, and the best date."""
+    fields: dict[str, str] = {}
+    for part in parts:
+        for name, text in part.fields.items():
+            fields.setdefault(name, text)
+    dated = [part for part in parts if part.taken_from in _DATE_SOURCES]
+    best = min(dated, key=lambda part: _DATE_SOURCES.index(part.taken_from or ""), default=None)
+    return Metadata(
+        _unique_captions(caption for part in parts for caption in part.captions),
+        _unique_tags(tag for part in parts for tag in part.tags),
+        fields,
+        best.taken_at if best else None,
+        best.taken_from if best else None,
+    )
+
+
+def dated(metadata: Metadata, path: str, mtime_ns: int) -> Metadata:
+    """The metadata with a date from the file's name or time, if it has none itself."""
+    if metadata.taken_at is not None:
+        return metadata
+    for source, moment in (
+        ("name", date_in_name(Path(path).name)),
+        ("file", date_of_file(mtime_ns)),
+    ):
+        if moment is not None:
+            return replace(metadata, taken_at=moment, taken_from=source)
+    return metadata
 
 
 def written_caption(text: str, source: str, language: str | None = None) -> Caption | None:
-    """A caption; None for text no person wrote: boilerplate, under two letters, or too long."""
+    """A caption; None for text that is none: junk, under two letters, or too long."""
     text = languages.normalise(text.replace("\0", " "))
     letters = sum(character.isalpha() for character in text)
-    if letters < 2 or len(text) > MAX_CAPTION_CHARACTERS or _BOILERPLATE.fullmatch(text):
+    if letters < 2 or len(text) > MAX_CAPTION_CHARACTERS or _is_junk(text, source):
         return None
     return Caption(text, language_code(language) or languages.detect(text), source)
 
@@ -81,46 +109,57 @@ def language_code(language: str | None) -> str | None:
     return None if code in ("", "x", "und") else code
 
 
-def _exif(image: Image.Image) -> Metadata:
-    exif = image.getexif()
-    texts = [_exif_text(exif.get(_IMAGE_DESCRIPTION, ""))]
-    texts.append(_user_comment(exif.get_ifd(_EXIF_IFD).get(_USER_COMMENT, b"")))
-    texts.extend(_utf16(exif.get(tag, b"")) for tag in (_XP_TITLE, _XP_COMMENT, _XP_SUBJECT))
-    keywords = _utf16(exif.get(_XP_KEYWORDS, b"")).split(";")
-    return Metadata(tuple(_captions(texts, "exif")), tuple(_tags(keywords, "exif")))
+def _is_junk(text: str, source: str) -> bool:
+    kind = kind_of_junk(text)
+    if source in _PEOPLES_SOURCES:
+        return kind in _WRITTEN_BY_PROGRAMS
+    return kind is not None
 
 
-def _iptc(image: Image.Image) -> Metadata:
-    if not isinstance(image, ImageFile.ImageFile):
-        return Metadata()
-    fields = IptcImagePlugin.getiptcinfo(image) or {}
-    return Metadata(
-        tuple(_captions(_iptc_texts(fields.get(_IPTC_CAPTION)), "iptc")),
-        tuple(_tags(_iptc_texts(fields.get(_IPTC_KEYWORD)), "iptc")),
-    )
-
-
-def _xmp(image: Image.Image) -> Metadata:
+def _embedded_xmp(image: Image.Image) -> MetadataBlock:
     packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp")
     if not packet:
+        return MetadataBlock()
+    return read_xmp(packet.encode() if isinstance(packet, str) else bytes(packet))
+
+
+_READERS: Mapping[str, Callable[[Image.Image], MetadataBlock]] = {
+    "iptc": read_iptc,
+    "xmp": _embedded_xmp,
+    "exif": read_exif,
+}
+
+
+def _block(
+    source: str, reader: Callable[[Image.Image], MetadataBlock], image: Image.Image
+) -> Metadata:
+    try:
+        return _metadata(source, reader(image))
+    except Exception:  # parsers raise anything on broken metadata; the pixels may be fine
         return Metadata()
-    from defusedxml import ElementTree
-
-    data = packet.encode() if isinstance(packet, str) else bytes(packet)
-    tree = ElementTree.fromstring(data.rstrip(b"\0 \n"))
-    captions = (
-        written_caption(item.text or "", "xmp", item.get(_XML_LANG))
-        for item in tree.iterfind(f".//{_DC}description/{_RDF}Alt/{_RDF}li")
-    )
-    labels = [item.text or "" for item in tree.iterfind(f".//{_DC}subject/{_RDF}Bag/{_RDF}li")]
-    return Metadata(tuple(caption for caption in captions if caption), tuple(_tags(labels, "xmp")))
 
 
-def _captions(texts: Iterable[str], source: str) -> Iterator[Caption]:
-    for text in texts:
-        caption = written_caption(text, source)
+def _metadata(source: str, block: MetadataBlock) -> Metadata:
+    captions, junk = list[Caption](), list[str]()
+    for one in block.texts:
+        caption = written_caption(one.text, source, one.language)
         if caption is not None:
-            yield caption
+            captions.append(caption)
+        else:
+            junk.extend(_searchable(one))
+    fields = {name: languages.normalise(text) for name, text in block.fields.items()}
+    if junk:
+        fields["description"] = " | ".join(dict.fromkeys(junk))
+    taken_from = source if block.taken_at else None
+    tags = tuple(_tags(block.labels, source))
+    return Metadata(tuple(captions), tags, fields, block.taken_at, taken_from)
+
+
+def _searchable(text: Text) -> Iterator[str]:
+    """Junk as text, unless it is too long or says nothing."""
+    shown = languages.normalise(text.text.replace("\0", " "))
+    if shown and len(shown) <= MAX_CAPTION_CHARACTERS and any(c.isalnum() for c in shown):
+        yield shown
 
 
 def _tags(labels: Iterable[str], source: str) -> Iterator[Tag]:
@@ -128,51 +167,6 @@ def _tags(labels: Iterable[str], source: str) -> Iterator[Tag]:
         label = languages.normalise(label.replace("\0", " "))
         if label:
             yield Tag(label, languages.detect(label), 1.0, source)
-
-
-def _exif_text(value: object) -> str:
-    """An EXIF string, which Pillow decodes as Latin-1 although most are in other encodings."""
-    if isinstance(value, bytes):
-        return read_text(value)
-    try:
-        return read_text(str(value).encode("latin-1"))
-    except UnicodeEncodeError:
-        return str(value)
-
-
-def _utf16(value: object) -> str:
-    data = bytes(value) if isinstance(value, bytes | tuple) else b""
-    return data.decode("utf-16-le", errors="ignore").rstrip("\0")
-
-
-def _user_comment(value: object) -> str:
-    """EXIF 2.3 section 4.6.5: eight bytes for the character set, then the text."""
-    if not isinstance(value, bytes):
-        return str(value)
-    charset, text = value[:8], value[8:]
-    if charset == b"UNICODE\0":
-        return _either_endian(text)
-    if charset.startswith(b"JIS"):
-        return text.decode("iso2022_jp", errors="ignore")
-    return read_text(text if charset in (b"ASCII\0\0\0", b"\0" * 8) else value)
-
-
-def _either_endian(data: bytes) -> str:
-    """UTF-16 in the byte order that yields more common characters; the file's is often wrong."""
-    decodings = [data.decode(name, errors="ignore") for name in ("utf-16-le", "utf-16-be")]
-    return min(decodings, key=lambda text: sum(not _common(c) for c in text))
-
-
-def _common(character: str) -> bool:
-    """True for European letters, kana and Han, except those that byte-swapped ASCII becomes."""
-    if character >= "\u2000" and ord(character) % 256 == 0:
-        return False
-    return any(low <= character <= high for low, high in _COMMON_RANGES)
-
-
-def _iptc_texts(value: object) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [read_text(item) for item in values if isinstance(item, bytes)]
 
 
 def _unique_captions(captions: Iterable[Caption]) -> tuple[Caption, ...]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
 
-from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES, heif_supported
+from capsearch.encoders.image_formats import BY_SUFFIX, UNREAD_SUFFIXES
 from capsearch.engine.errors import RootUnavailable
+from capsearch.indexer.sources.unicode_names import composed
 
-SIDECARS = (".txt", ".json")
+SIDECARS = (".txt", ".json", ".xmp")
+_SIDECAR_SPELLINGS = (*SIDECARS, *(suffix.upper() for suffix in SIDECARS))
+_FILES_A_COUNT = 500
 _INDEX_FILES = frozenset(
     {"catalog.sqlite", "manifest.json"}
 )  # a folder that contains both is an index
@@ -53,12 +56,15 @@ class Scan:
     """All image files under some roots, sorted by path.
 
     `unreadable` lists folders and files that exist but could not be read. Images known to be
-    there must not be removed from the index.
+    there must not be removed from the index. `excluded` counts the files and folders that a glob
+    left out, `index_folders` the folders that are an index.
     """
 
     files: list[ImageFile] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    excluded: int = 0
+    index_folders: int = 0
 
 
 def scan(
@@ -66,18 +72,19 @@ def scan(
     exclude: Sequence[str] = (),
     avoid: Path | None = None,
     follow_symlinks: bool = False,
+    show: Callable[[int], None] | None = None,
 ) -> Scan:
     """All files under `roots` with the suffix of an image, each once.
 
     Left out are hidden files and folders, those that match an `exclude` glob (by name, by path
     relative to the root, or by absolute path), the folder `avoid`, and any index. Symbolic links
     to folders are followed only with `follow_symlinks`; no folder is entered twice.
-    RootUnavailable when a root does not exist.
+    RootUnavailable when a root does not exist. `show` is called with the number of files found
+    so far.
     """
     result = Scan()
-    walk = _Walk(
-        tuple(exclude), os.path.realpath(avoid) if avoid else None, follow_symlinks, result
-    )
+    own = os.path.realpath(avoid) if avoid else None
+    walk = _Walk(tuple(exclude), own, follow_symlinks, show or _ignore, result)
     for root in outermost(roots):
         walk.root(root)
     result.files.sort(key=lambda file: file.path)
@@ -94,11 +101,16 @@ def outermost(roots: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(outer_roots)
 
 
+def _ignore(found: int) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class _Walk:
     exclude: tuple[str, ...]
     avoid: str | None
     follow_symlinks: bool
+    show: Callable[[int], None]
     result: Scan
     entered: set[tuple[int, int]] = field(default_factory=set)
 
@@ -121,7 +133,10 @@ class _Walk:
             if not self._first_visit(folder):
                 continue
             entries = self._list(folder)
-            if entries is None or {entry.name for entry in entries} >= _INDEX_FILES:
+            if entries is None:
+                continue
+            if {entry.name for entry in entries} >= _INDEX_FILES:
+                self.result.index_folders += 1
                 continue
             wanted = [
                 entry
@@ -133,6 +148,7 @@ class _Walk:
 
     def _first_visit(self, folder: str) -> bool:
         if os.path.realpath(folder) == self.avoid:
+            self.result.index_folders += 1
             return False
         try:
             status = Path(folder).stat()
@@ -154,15 +170,16 @@ class _Walk:
 
     def _add_unreadable(self, folder: str, problem: OSError) -> None:
         self.result.unreadable.append(folder)
-        reason = f"folder cannot be read: {problem.strerror or problem}"
-        self.result.skipped.append(Skipped(folder, reason))
+        self._skip(folder, f"folder cannot be read: {problem.strerror or problem}")
 
     def _excluded(self, entry: os.DirEntry[str], root: str) -> bool:
         if entry.name.startswith("."):
             return True
         relative = os.path.relpath(entry.path, root).replace(os.sep, "/")
         names = (entry.name, relative, entry.path)
-        return any(fnmatch(name, glob.rstrip("/")) for glob in self.exclude for name in names)
+        excluded = any(fnmatch(name, glob.rstrip("/")) for glob in self.exclude for name in names)
+        self.result.excluded += excluded and (_suffix(entry) in BY_SUFFIX or entry.is_dir())
+        return excluded
 
     def _has_text_name(self, entry: os.DirEntry[str]) -> bool:
         """False, and skipped, for a name that is not UTF-8: the catalog stores text only."""
@@ -170,7 +187,7 @@ class _Walk:
             entry.name.encode()
         except UnicodeEncodeError:
             shown = entry.path.encode(errors="backslashreplace").decode()
-            self.result.skipped.append(Skipped(shown, "the name is not valid UTF-8; rename it"))
+            self._skip(shown, "the name is not valid UTF-8; rename it")
             return False
         return True
 
@@ -183,22 +200,27 @@ class _Walk:
     def _files(
         self, entries: Sequence[os.DirEntry[str]], siblings: Sequence[os.DirEntry[str]]
     ) -> None:
-        by_name = {entry.name: entry for entry in siblings}
+        by_name = {composed(entry.name): entry for entry in siblings}
+        by_name |= {entry.name: entry for entry in siblings}
         for entry in entries:
-            suffix = PurePath(entry.name).suffix.lower()
-            if suffix in HEIF_SUFFIXES and not heif_supported():
-                reason = "HEIC needs an extra: pip install 'capsearch[heif]'"
-                self.result.skipped.append(Skipped(entry.path, reason))
+            suffix = _suffix(entry)
+            kind = BY_SUFFIX.get(suffix)
+            if suffix in UNREAD_SUFFIXES and entry.is_file():
+                self._skip(entry.path, f"{suffix} files are not read; export them as JPEG or PNG")
+            elif kind is not None and not kind.supported:
+                self._skip(entry.path, kind.needs)
                 self.result.unreadable.append(entry.path)
-            elif suffix in IMAGE_SUFFIXES | HEIF_SUFFIXES:
+            elif kind is not None:
                 self._image(entry, by_name)
+
+    def _skip(self, path: str, reason: str) -> None:
+        self.result.skipped.append(Skipped(path, reason))
 
     def _image(self, entry: os.DirEntry[str], by_name: dict[str, os.DirEntry[str]]) -> None:
         try:
             status = entry.stat()
         except OSError as problem:  # a broken link, a loop of links, or deleted meanwhile
-            reason = f"cannot be read: {problem.strerror or problem}"
-            self.result.skipped.append(Skipped(entry.path, reason))
+            self._skip(entry.path, f"cannot be read: {problem.strerror or problem}")
             if not isinstance(problem, FileNotFoundError):
                 self.result.unreadable.append(entry.path)
             return
@@ -206,13 +228,19 @@ class _Walk:
             sidecars = tuple(_sidecars(entry.name, by_name))
             file = ImageFile(entry.path, status.st_mtime_ns, status.st_size, sidecars)
             self.result.files.append(file)
+            if len(self.result.files) % _FILES_A_COUNT == 0:
+                self.show(len(self.result.files))
+
+
+def _suffix(entry: os.DirEntry[str]) -> str:
+    return PurePath(entry.name).suffix.lower()
 
 
 def _sidecars(name: str, by_name: dict[str, os.DirEntry[str]]) -> Iterator[tuple[str, int, int]]:
-    """(path, mtime_ns, size) of NAME.txt, NAME.json, NAME.jpg.txt and NAME.jpg.json."""
+    """(path, mtime_ns, size) of NAME.txt, NAME.jpg.txt and so on, NAME being `name`."""
     for base in (PurePath(name).stem, name):
-        for suffix in SIDECARS:
-            entry = by_name.get(base + suffix)
+        for suffix in _SIDECAR_SPELLINGS:
+            entry = by_name.get(base + suffix) or by_name.get(composed(base + suffix))
             if entry is None:
                 continue
             try:

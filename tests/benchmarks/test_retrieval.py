@@ -133,7 +133,7 @@ class TestFigures:
 def test_the_order_is_the_search_engine_s(make_model, data, penalty):
     fake_model = make_model(penalty=penalty)
     split = encode_split(fake_model, data)
-    english = split.descriptions["en"].first_each()
+    english = split.descriptions["en"].first_of_each()
     described = Caption("", "en", "test")
     images = {str(row): vector for row, vector in enumerate(split.images)}
     backend = FakeBackend(
@@ -141,7 +141,7 @@ def test_the_order_is_the_search_engine_s(make_model, data, penalty):
         vectors=images,
         captions=[
             (str(row), described, vector)
-            for row, vector in zip(english.owner, english.as_documents, strict=True)
+            for row, vector in zip(english.image_rows, english.documents, strict=True)
         ],
     )
     engine = SearchEngine(backend, fake_model.image, fake_model.text)
@@ -163,8 +163,8 @@ class TestUnknownWords:
             fake_model, write_split(tmp_path, "two", images), unknown_words_only=True
         )
         assert split.languages == ("en",)
-        assert len(split.queries["en"].owner) == 1
-        assert len(split.descriptions["en"].owner) == 2  # descriptions stay complete
+        assert len(split.queries["en"].image_rows) == 1
+        assert len(split.descriptions["en"].image_rows) == 2  # descriptions stay complete
 
     def test_a_split_without_any_is_an_error(self, fake_model, data):
         with pytest.raises(DataProblem, match="toys has no captions to use as queries"):

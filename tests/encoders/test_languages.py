@@ -1,5 +1,7 @@
 """Language detection, normalisation and conversion to Simplified Chinese."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,8 +93,8 @@ def test_chinese_with_latin_letters_or_emoji_is_chinese(text):
     assert detect(text) == "zh"
 
 
-@pytest.mark.parametrize("text", ["a cat", "", " ", "🐱", "고양이", "кошка", "123", "?!", "ＣＡＴ"])
-def test_text_without_han_or_kana_is_english(text):
+@pytest.mark.parametrize("text", ["a cat", "", " ", "🐱", "123", "?!", "ＣＡＴ"])
+def test_latin_letters_and_text_without_letters_are_english(text):
     assert detect(text) == "en"
 
 
@@ -173,5 +175,5 @@ def test_normalised_text_with_odd_characters_is_stable_stripped_and_encodable(te
 
 
 @given(st.text())
-def test_every_text_is_detected_as_one_of_the_three_languages(text):
-    assert detect(text) in {"en", "zh", "ja"}
+def test_every_text_has_a_language_code(text):
+    assert re.fullmatch("[a-z]{2}|und", detect(text))

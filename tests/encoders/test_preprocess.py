@@ -14,7 +14,7 @@ from capsearch.encoders import preprocess
 from capsearch.encoders.image_files import MAX_PIXELS, opened
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.fakes import colour_image
-from capsearch.indexer.sources.metadata import taken_at
+from capsearch.indexer.sources.metadata import read_metadata
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 
@@ -134,9 +134,9 @@ def test_the_capture_time_is_read():
     taken = exif(sub={ExifTags.Base.DateTimeOriginal: "2024:02:29 12:30:45"})
     data = saved(Image.new("RGB", (8, 8)), "JPEG", exif=taken)
     with opened(data) as image:
-        assert taken_at(image) == datetime(2024, 2, 29, 12, 30, 45)
+        assert read_metadata(image).taken_at == datetime(2024, 2, 29, 12, 30, 45)
     with opened(saved(Image.new("RGB", (8, 8)), "JPEG")) as image:
-        assert taken_at(image) is None
+        assert read_metadata(image).taken_at is None
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])

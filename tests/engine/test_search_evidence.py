@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, sqrt
 
 import pytest
@@ -33,6 +34,7 @@ class TestProbabilities:
         size=4,  # as many as there are images
         size_exponent=1.0,
         cutoff=0.5,
+        tail_cutoff=0.5,
     )
     engine = build(evidence=evidence)
 
@@ -57,6 +59,17 @@ class TestProbabilities:
         result = self.engine.search(Query("red cat"))
         assert result.min_score == 0.5
         assert "blue" not in found(result) and min(found(result).values()) >= 0.5
+
+    def test_behind_a_hit_that_matches_less_probable_ones_are_shown(self):
+        lenient = replace(self.evidence, tail_cutoff=0.01)
+        shown = found(build(evidence=lenient).search(Query("red cat")))
+        assert max(shown.values()) >= 0.5 > min(shown.values()) >= 0.01
+
+    def test_where_the_best_hit_does_not_match_nothing_is_shown_on_any_page(self):
+        lenient = replace(self.evidence, cutoff=0.999, tail_cutoff=0.01)
+        engine = build(evidence=lenient)
+        assert engine.search(Query("red cat")).hits == ()
+        assert engine.search(Query("red cat", offset=1)).hits == ()
 
     def test_nothing_matches_nothing(self):
         assert self.engine.search(Query("purple bread")).hits == ()

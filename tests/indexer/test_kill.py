@@ -21,6 +21,14 @@ from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, Progress, index
 
 IMAGES, BATCH, KILLS = 200, 8, 5
+TABLES = {  # without the numbers of rows
+    "images": "id, width, height, size_bytes, format, taken_at",
+    "files": "*",
+    "captions": "image_id, text, language, source, origin, encoded",
+    "tags": "*",
+    "arrays": "*",
+    "skipped": "*",
+}
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 
 
@@ -83,18 +91,31 @@ def run(folder, tmp_path, fake_model):
 
 
 def contents(where: Path, model: Model) -> dict[str, object]:
-    """Everything that must not depend on whether the run was killed."""
-    tables = ("images", "files", "captions", "tags", "arrays", "skipped")
+    """Everything that must not depend on whether the run was killed.
+
+    The order in which files were encoded may: those that were being decoded come last.
+    """
     queries = ("red car", "一只红色的猫", "白い花", "black sea")
     with Collection.open(where, model) as collection:
         result: dict[str, object] = {
-            table: collection.catalog.rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables
+            table: sorted(collection.catalog.rows(f"SELECT {columns} FROM {table}"))
+            for table, columns in TABLES.items()
         }
-        for name in ("features", "vectors", "captions"):
-            result[f"{name} on disk"] = collection.catalog.array(name).path.read_bytes()
+        for name, table in (("features", "images"), ("vectors", "images"), ("captions",) * 2):
+            result[f"{name} on disk"] = vectors(collection, name, table)
         for text in queries:
             result[text] = collection.engine().search(Query(text, limit=50)).hits
     return result
+
+
+def vectors(collection: Collection, name: str, table: str) -> list[tuple[str, bytes]]:
+    """What the rows of an array belong to, and their bytes."""
+    array = collection.catalog.array(name)
+    rows = array.path.read_bytes()
+    width = len(rows) // array.rows
+    key = "id" if table == "images" else "image_id || text"
+    slots = collection.catalog.rows(f"SELECT {key}, slot FROM {table} WHERE slot IS NOT NULL")
+    return sorted((owner, rows[slot * width : (slot + 1) * width]) for owner, slot in slots)
 
 
 def embedded(log: Path) -> int:

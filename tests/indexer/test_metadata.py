@@ -14,7 +14,6 @@ from capsearch.indexer.sources.metadata import (
     Metadata,
     language_code,
     read_metadata,
-    taken_at,
     written_caption,
 )
 
@@ -182,7 +181,7 @@ def test_language_codes_lose_region_and_script(given, code):
 def test_an_invalid_date_is_ignored(stored):
     data = saved(PLAIN, "JPEG", exif=exif(sub={ExifTags.Base.DateTimeOriginal: stored}))
     with Image.open(BytesIO(data)) as image:
-        assert taken_at(image) is None
+        assert read_metadata(image).taken_at is None
 
 
 def test_an_image_without_metadata_has_no_captions_or_tags():

@@ -85,6 +85,19 @@ def test_a_caption_without_known_tokens_is_stored_without_a_vector(collection, i
     assert not collection.backend.captioned()
 
 
+def test_a_caption_in_a_language_that_no_model_reads_is_stored_and_not_encoded(
+    collection, image_folder
+):
+    """Issue 11, 10: German was labelled en and encoded as English."""
+    (image_folder / "blue.txt").write_text("ein cat und ein dog\n고양이 한 마리", encoding="utf-8")
+    index(collection, [image_folder])
+    assert captions(collection) == [
+        ("ein cat und ein dog", "de", "sidecar"),
+        ("고양이 한 마리", "ko", "sidecar"),
+    ]
+    assert not collection.backend.captioned()
+
+
 def test_embedded_metadata_becomes_captions_tags_and_dates(collection, image_folder):
     main = {
         ExifTags.Base.ImageDescription: b"a green tree",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
+from capsearch.encoders import image_formats
 from capsearch.engine.errors import RootUnavailable
 from capsearch.indexer.sources import scan as scanning
 from capsearch.indexer.sources.scan import Skipped, outermost, scan
@@ -107,7 +109,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_the_rest_is_found(tmp_pa
 
 
 def test_heic_without_its_decoder_is_reported_with_the_install_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "heif_supported", lambda: False)
+    monkeypatch.setattr(image_formats, "_installed", lambda package: False)
     touch(tmp_path, "phone.HEIC")
     result = scan([tmp_path])
     assert result.files == []
@@ -116,7 +118,7 @@ def test_heic_without_its_decoder_is_reported_with_the_install_command(tmp_path,
 
 
 def test_heic_with_its_decoder_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "heif_supported", lambda: True)
+    monkeypatch.setattr(image_formats, "_installed", lambda package: True)
     touch(tmp_path, "phone.heic", "old.heif")
     assert names(tmp_path) == ["old.heif", "phone.heic"]
 
@@ -164,3 +166,11 @@ def test_roots_inside_other_roots_are_scanned_once(tmp_path):
 def test_a_sibling_with_a_common_prefix_is_not_inside_a_root(tmp_path):
     roots = (tmp_path / "a", tmp_path / "ab")
     assert outermost(roots) == roots
+
+
+def test_a_sidecar_may_be_composed_and_its_image_decomposed(tmp_path):
+    """Issue 11, 9."""
+    touch(tmp_path, normalize("NFD", "桜が.jpg"), normalize("NFC", "桜が.txt"))
+    [file] = scan([tmp_path]).files
+    assert [Path(path).name for path, _, _ in file.sidecars] == [normalize("NFC", "桜が.txt")]
+    assert Path(file.path).name == normalize("NFD", "桜が.jpg")  # as on disk

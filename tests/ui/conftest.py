@@ -28,6 +28,7 @@ TOY_EVIDENCE = EvidenceModel(
     size=4,
     size_exponent=1.0,
     cutoff=0.5,
+    tail_cutoff=0.5,
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 from capsearch.encoders import models
 from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.encoders.models import Model
-from capsearch.indexer import pipeline
+from capsearch.indexer import pipeline, prepare
 from capsearch.ui.commands.index import MAX_MEGAPIXELS, stop_on_interrupt
 
 Run = Callable[..., Any]
@@ -112,13 +112,13 @@ def test_decode_threads_reach_the_pipeline(
     option: tuple[str, ...],
     threads: int | None,
 ) -> None:
-    real, numbers = pipeline.prepare_all, []
+    real, numbers = prepare.prepare_all, []
 
     def prepare_all(*arguments: Any) -> Any:
         numbers.append(arguments[4])
         return real(*arguments)
 
-    monkeypatch.setattr(pipeline, "prepare_all", prepare_all)
+    monkeypatch.setattr(prepare, "prepare_all", prepare_all)
     assert run("index", image_folder, *option).code == 0
     assert numbers == [threads]
 

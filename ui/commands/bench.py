@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from capsearch.ui.commands.bench_evidence import evidence
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output.terminal import print_json, remark
 
@@ -236,3 +237,6 @@ def _print_speed(measurements: Sequence[Measurement], machine: Mapping[str, obje
     from capsearch.benchmarks.report import speed_table
 
     _console().print(speed_table(measurements, machine))
+
+
+command.add_command(evidence)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.output.skipped import skipped_lines, why_nothing_was_added
 from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ Examples:
   capsearch index --prune                        delete what is known of deleted images
 
 Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
-beside the images (NAME.txt, NAME.json) and inside them (EXIF, IPTC, XMP) are read too. Ctrl-C
-finishes the current batch and saves everything up to it.
+beside the images (NAME.txt, NAME.json, NAME.xmp) and inside them (EXIF, IPTC, XMP) are read too.
+Ctrl-C finishes the current batch and saves everything up to it.
 """
 
 
@@ -121,6 +122,15 @@ finishes the current batch and saves everything up to it.
     "memory; more may help when the files are on a slow disk.",
 )
 @click.option(
+    "--decode-budget",
+    type=click.FloatRange(min=1),
+    default=200,
+    show_default=True,
+    metavar="MEGAPIXELS",
+    help="How many megapixels all threads together decode at once; 100 take about 0.5 GB of "
+    "memory. A larger image is decoded alone.",
+)
+@click.option(
     "--rebuild",
     is_flag=True,
     help="Encode everything again, including files skipped before. With another --model of the "
@@ -128,6 +138,7 @@ finishes the current batch and saves everything up to it.
     "use the old vectors until all new ones are there.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
+@click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
 @json_option
 def command(
     paths: tuple[Path, ...],
@@ -142,8 +153,10 @@ def command(
     max_pixels: float,
     batch_size: int,
     decode_threads: int | None,
+    decode_budget: float,
     rebuild: bool,
     strict: bool,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """Index folders of images, or bring their index up to date.
@@ -168,6 +181,7 @@ def command(
         decode_threads=decode_threads,
         max_pixels=round(max_pixels * 1e6),
         follow_symlinks=follow_symlinks,
+        decode_pixels=round(decode_budget * 1e6),
     )
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
@@ -175,7 +189,7 @@ def command(
     if as_json:
         print_json({"index": where, **asdict(summary)})
     else:
-        _report(summary, where)
+        _report(summary, where, verbose)
     return _exit_code(summary, strict)
 
 
@@ -214,14 +228,17 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _report(summary: IndexSummary, where: Path) -> None:
-    for skipped in summary.skipped:
-        remark(f"skipped {skipped.path}: {skipped.reason}")
+def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
+    for line in skipped_lines(summary.skipped, verbose):
+        remark(line)
     counts = ", ".join(
         f"{getattr(summary, name)} {name}" for name in ("added", "reused", "unchanged", "removed")
     )
     verb = "interrupted; saved" if summary.interrupted else "indexed"
     click.echo(f"{verb}: {counts}, {len(summary.skipped)} skipped in {summary.seconds:.1f} s")
+    why = why_nothing_was_added(summary)
+    if why:
+        remark(why)
     if summary.pruned:
         click.echo(f"pruned: {summary.pruned} images whose files are gone")
     if summary.missing:

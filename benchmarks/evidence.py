@@ -1,0 +1,156 @@
+"""How evidence is fused in collections like people's folders, and what the cut-off leaves.
+
+Two experiments on a split, both with the engine's own fusion:
+
+    shares   MRR when a share of the images has captions in another language: images alone (CM), the
+             paper's convex combination (CLM), and calibrated evidence, with its calibration error
+    names    names of labelled objects, each with and without the images of its class: how many
+             absent ones come back empty at the default cut-off, and how many present ones are lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsearch.encoders.calibration.collection import EncodedImages, encode_texts
+from capsearch.encoders.calibration.fit import probabilities
+from capsearch.encoders.calibration.logistic import Floats, expected_calibration_error
+from capsearch.encoders.calibration.run import names_of
+from capsearch.encoders.calibration.scenarios import Scenario, backgrounds, relevance, share_of
+from capsearch.encoders.evidence import DocumentBank
+from capsearch.encoders.models import Model
+from capsearch.engine.errors import DataProblem
+from capsearch.engine.evidence_model import EvidenceModel
+from capsearch.engine.fusion import ConvexCombination
+from capsearch.engine.metrics import TIE
+
+FIRST = 10  # hits that the calibration error is measured on
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """MRR at one share of captioned images."""
+
+    query_lang: str
+    caption_lang: str
+    captions: int  # an image, at most
+    share: float
+    cm: float
+    clm: float
+    evidence: float
+    calibration_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class NamesRow:
+    """The cut-off on names of one language."""
+
+    language: str
+    names: int
+    lost: float  # present, but without a right hit above the cut-off
+    empty: float  # absent, and nothing is shown
+    calibration_error: float
+
+
+def shares(
+    model: Model,
+    bank: DocumentBank,
+    data: EncodedImages,
+    wanted: Sequence[float],
+    captions: int,
+    seed: int = 0,
+) -> Iterator[ShareRow]:
+    """Every ordered pair of languages at every share."""
+    for language in data.captions:
+        for other in data.captions:
+            for share in wanted if language != other else ():
+                random = np.random.default_rng(seed)
+                scenario = share_of(data, language, other, bank, share, captions, random)
+                if scenario is not None:
+                    yield _share_row(model, data, scenario, language, other, share, captions)
+
+
+def _share_row(
+    model: Model,
+    data: EncodedImages,
+    scenario: Scenario,
+    language: str,
+    other: str,
+    share: float,
+    captions: int,
+) -> ShareRow:
+    fitted = [_fitted(model, text, language) for text in scenario.texts]
+    calibrated = np.stack([probabilities(one, scenario, row) for row, one in enumerate(fitted)])
+    weight, floor = model.text.clm_weight(language), model.text.cl_floor(language)
+    fusion = ConvexCombination(weight, floor)
+    convex = fusion.weight * np.nan_to_num(scenario.caption, nan=floor)
+    convex = convex + (1 - fusion.weight) * scenario.image
+    first = np.argsort(-calibrated, axis=1)[:, :FIRST]
+    return ShareRow(
+        language,
+        other,
+        captions,
+        share,
+        _mrr(scenario.image, scenario),
+        _mrr(convex, scenario),
+        _mrr(calibrated, scenario),
+        expected_calibration_error(
+            np.take_along_axis(calibrated, first, axis=1).ravel(),
+            np.take_along_axis(scenario.relevant, first, axis=1).ravel().astype(float),
+        ),
+    )
+
+
+def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[NamesRow]:
+    """Names of the labels in each language, against images without captions."""
+    labels = sorted({label for found in data.objects for label in found})
+    if not labels:
+        raise DataProblem("no image of this split has labelled objects")
+    for language, named in names_of(labels).items():
+        if language in model.text.languages:
+            yield _names_row(model, bank, data, language, named)
+
+
+def _names_row(
+    model: Model, bank: DocumentBank, data: EncodedImages, language: str, named: Mapping[str, str]
+) -> NamesRow:
+    texts, images = list(named.values()), np.arange(len(data.images))
+    encoded = encode_texts(model.text, texts, language)
+    scores = (encoded.visual @ data.images.T).astype(np.float64)
+    scenario = Scenario(
+        scores,
+        np.full_like(scores, np.nan),
+        relevance(data, list(named), images),
+        *backgrounds(bank, encoded.visual, encoded.caption),
+        language,
+        tuple(texts),
+    )
+    lost, empty, found, right = [], [], list[float](), list[bool]()
+    for row, text in enumerate(texts):
+        fitted = _fitted(model, text, language)
+        values, relevant = probabilities(fitted, scenario, row), scenario.relevant[row]
+        shown = values >= fitted.tail_cutoff
+        lost.append(values.max() < fitted.cutoff or not (shown & relevant).any())
+        empty.append(values[~relevant].max() < fitted.cutoff)
+        first = np.argsort(-values)[:FIRST]
+        found.extend(values[first])
+        right.extend(relevant[first])
+    error = expected_calibration_error(np.array(found), np.array(right, float))
+    return NamesRow(language, len(texts), float(np.mean(lost)), float(np.mean(empty)), error)
+
+
+def _fitted(model: Model, text: str, language: str) -> EvidenceModel:
+    fitted = model.text.evidence_model(text, language)
+    if fitted is None:
+        raise DataProblem(f"{model.name} is not calibrated: run `capsearch calibrate` first")
+    return fitted
+
+
+def _mrr(scores: Floats, scenario: Scenario) -> float:
+    """Ties count against us, as everywhere."""
+    best = np.where(scenario.relevant, scores, -np.inf).max(axis=1, keepdims=True)
+    ahead = (~scenario.relevant & (scores >= best - TIE)).sum(axis=1)
+    return float(np.mean(1.0 / (1.0 + ahead)))

@@ -1,0 +1,128 @@
+"""`capsearch bench evidence`: images with and without captions, and the cut-off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from capsearch.ui.commands.options import json_option
+from capsearch.ui.output.terminal import aligned, print_json, remark
+
+if TYPE_CHECKING:
+    from capsearch.benchmarks.evidence import NamesRow, ShareRow
+
+EXAMPLES = """\b
+Examples:
+  capsearch bench evidence --data DIR --split test-xtd10
+  capsearch bench evidence --data DIR --split test-xtd10 --captioned-share 0.1,0.5 --captions 5
+
+The first table: MRR where a share of the images has captions in another language, by images
+alone (CM), by the paper's convex combination (CLM) and by calibrated evidence, with its
+expected calibration error over the first ten hits. The second, where images have labelled
+objects: names of objects, each with and without the images that show it.
+"""
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0.1,0.5,1") from None
+    if not all(0.0 <= share <= 1.0 for share in shares):
+        raise click.BadParameter(f"shares lie between 0 and 1, not {text}")
+    return shares
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--data",
+    "sources",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="Folder of a data set. Repeatable: captions of the same image are merged.",
+)
+@click.option("--split", required=True, help="Split of the data to evaluate on.")
+@click.option(
+    "--model",
+    "name",
+    metavar="NAME",
+    help="Name or path (./DIR) of the model.  [default: the built-in one]",
+)
+@click.option(
+    "--captioned-share",
+    "shares",
+    type=_shares,
+    default="0,0.02,0.1,0.5,0.9,1",
+    show_default=True,
+    metavar="SHARE,...",
+    help="Shares of the images that have captions.",
+)
+@click.option(
+    "--captions",
+    type=click.IntRange(1, 5),
+    default=1,
+    show_default=True,
+    help="Captions of each captioned image, at most.",
+)
+@json_option
+def evidence(
+    sources: tuple[Path, ...],
+    split: str,
+    name: str | None,
+    shares: tuple[float, ...],
+    captions: int,
+    as_json: bool,
+) -> None:
+    """Measure how images with and without captions are ranked, and what the cut-off leaves."""
+    from capsearch.benchmarks import evidence as measure
+    from capsearch.encoders import models
+    from capsearch.encoders.calibration.collection import encode_images
+    from capsearch.encoders.datasets.dataset import read
+    from capsearch.encoders.datasets.features import FeatureCache, default_cache
+
+    model = models.load(name)
+    remark(f"{split}, model {model.name}")
+    data = encode_images(model, read(sources, splits=[split]), FeatureCache(default_cache()))
+    bank = models.document_bank(name)
+    rows = list(measure.shares(model, bank, data, shares, captions))
+    labelled = any(data.objects)
+    named = list(measure.names(model, bank, data)) if labelled else []
+    if as_json:
+        print_json({"shares": list(map(asdict, rows)), "names": list(map(asdict, named))})
+    else:
+        _print(rows, named)
+
+
+def _print(shares: Sequence[ShareRow], named: Sequence[NamesRow]) -> None:
+    table: list[tuple[str, ...]] = [
+        ("query", "captions", "share", "CM", "CLM", "evidence", "calibration error")
+    ]
+    table += [
+        (
+            one.query_lang,
+            one.caption_lang,
+            f"{one.share:g}",
+            *(f"{value:.3f}" for value in (one.cm, one.clm, one.evidence, one.calibration_error)),
+        )
+        for one in shares
+    ]
+    click.echo("\n".join(aligned(table)))
+    if named:
+        table = [("names", "queries", "present, lost", "absent, empty", "calibration error")]
+        table += [
+            (
+                one.language,
+                str(one.names),
+                f"{one.lost:.1%}",
+                f"{one.empty:.1%}",
+                f"{one.calibration_error:.3f}",
+            )
+            for one in named
+        ]
+        click.echo("\n" + "\n".join(aligned(table)))
