@@ -108,15 +108,10 @@ def index(
     if not options.rebuild:
         collection.require_same_model()
     wanted = Roots.of(collection, roots, options.rebuild, options.exclude)
-    confirmed = [*options.confirm_removed, *(roots if options.rebuild else ())]
-    run = _Run(
-        collection,
-        options,
-        progress or _ignore,
-        stop or threading.Event(),
-        wanted,
-        tuple(wanted.paths if options.prune else (path.resolve() for path in confirmed)),
-    )
+    named = [*options.confirm_removed, *(roots if options.rebuild else ())]
+    confirmed = wanted.paths if options.prune else tuple(path.resolve() for path in named)
+    stop = stop or threading.Event()
+    run = _Run(collection, options, progress or _ignore, stop, wanted, confirmed)
     with warnings.catch_warnings():
         # Pillow warns of broken EXIF, which is ignored, and of sizes, which max_pixels limits.
         warnings.filterwarnings("ignore", module=r"PIL\.")

@@ -76,6 +76,13 @@ def test_confirm_removed(run: Run, usb: Path) -> None:
     assert run("index", "--confirm-removed", usb, "--json").json["removed"] == 1
 
 
+def test_a_rebuild_of_everything_confirms_nothing(run: Run, usb: Path) -> None:
+    """Issue 11, 2: only a folder that is named with --rebuild may have lost its images."""
+    (usb / "white.png").unlink()
+    assert run("index", "--rebuild", "--json").json["removed"] == 0
+    assert run("info", "--json").json["images"] == 5
+
+
 def test_an_index_in_the_folder_of_images_is_refused(image_folder: Path, run: Run) -> None:
     """Issue 11, 1: `index P --index P`."""
     ran = run("index", image_folder, "--index", image_folder)

@@ -185,7 +185,8 @@ def command(
     )
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
-        summary = _run(collection, paths or _known_roots(collection), options)
+        _require_roots(collection, paths)
+        summary = _run(collection, paths, options)
     if as_json:
         print_json({"index": where, **asdict(summary)})
     else:
@@ -193,11 +194,9 @@ def command(
     return _exit_code(summary, strict)
 
 
-def _known_roots(collection: Collection) -> tuple[Path, ...]:
-    roots = tuple(Path(root) for root in collection.stats().roots)
-    if not roots:
+def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
+    if not paths and not collection.catalog.roots():
         raise click.UsageError(NOTHING_TO_INDEX)
-    return roots
 
 
 def _run(collection: Collection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
