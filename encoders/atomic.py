@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-\d+\.tmp")  # .NAME.PROCESS-THREAD.tmp
 
 
 @contextmanager
@@ -27,6 +30,12 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def target_name(temporary: str) -> str | None:
+    """The name of the file that a temporary file of `replacing` was to become; else None."""
+    found = _TEMPORARY.fullmatch(temporary)
+    return found["name"] if found else None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,6 +9,8 @@ CapsearchError
 ├── InvalidCaptions     a captions file that cannot be read as one
 ├── IndexProblem
 │   ├── IndexMissing    no index at that path
+│   ├── NotAnIndex      a folder that holds other things than an index
+│   ├── WriteFailed     the disk is full or failed; the index is as it was before
 │   ├── IndexEmpty      an index without images
 │   ├── IndexBusy       another process is writing to it
 │   ├── RootUnavailable a folder to index is not there, or suddenly empty
@@ -58,6 +60,14 @@ class IndexProblem(CapsearchError):
 
 class IndexMissing(IndexProblem):
     """No index at that path."""
+
+
+class NotAnIndex(IndexProblem):
+    """A folder that holds other things than an index: nothing in it is touched."""
+
+
+class WriteFailed(IndexProblem):
+    """The disk is full or failed: what was committed before stays, nothing else was saved."""
 
 
 class IndexEmpty(IndexProblem):

@@ -82,5 +82,10 @@ class EncodedQuery:
     @property
     def empty(self) -> bool:
         """No word and no vector but zeros: it would score all documents the same, so finds none."""
+        return not self.words and self.blind
+
+    @property
+    def blind(self) -> bool:
+        """No phrase and no vector but zeros: a document without its words scores as any other."""
         vectors = [one for one in (self.image, self.caption) if one is not None]
-        return not (self.words or self.phrases or any(one.any() for one in vectors))
+        return not (self.phrases or any(one.any() for one in vectors))

@@ -23,6 +23,7 @@ class ImageEncoding:
         self._collection, self._writer, self._batch_size = collection, writer, batch_size
         self._batch: list[Outcome] = []
         self._new: dict[str, Prepared] = {}
+        self._unknown: set[str] = set()  # ids that were not in the catalog when this run began
         self.added = self.captions_added = 0
 
     def add(self, outcome: Outcome) -> None:
@@ -40,6 +41,7 @@ class ImageEncoding:
             return
         encoded = self._writer.encoded_ids_among(list(self._new))
         new = [image for image_id, image in self._new.items() if image_id not in encoded]
+        self._unknown |= set(self._new) - self._writer.ids_among(list(self._new))
         first = self._append([image.decoded for image in new if image.decoded])
         with self._writer.transaction():
             for name in ("features", "vectors") if new else ():
@@ -53,8 +55,7 @@ class ImageEncoding:
 
     def _append(self, images: Sequence[DecodedImage]) -> int:
         """Encodes images and writes their features and vectors to disk; the row of the first."""
-        catalog = self._collection.catalog
-        features, vectors = catalog.array("features"), catalog.array("vectors")
+        features, vectors = self._writer.array("features"), self._writer.array("vectors")
         first = features.rows
         if images:
             encoder = self._collection.model.image
@@ -83,8 +84,12 @@ class ImageEncoding:
         file = outcome.file
         if isinstance(outcome, Prepared):
             file = file.without_sidecars() if outcome.problems else file
-            captions = outcome.sidecar_captions
-            self.captions_added += self._writer.put_file(file, outcome.image_id, captions)
+            self.captions_added += self._writer.put_file(
+                file,
+                outcome.image_id,
+                outcome.sidecar_captions,
+                new=outcome.image_id in self._unknown,
+            )
         elif outcome.permanent:
             self._writer.put_skipped(file, outcome.reason)
 
@@ -110,7 +115,7 @@ class CaptionEncoding:
 
     def _commit(self, batch: Sequence[PendingCaption]) -> None:
         rows = self._encoded(batch)
-        array = self._collection.catalog.array("captions")
+        array = self._writer.array("captions")
         known = [caption for caption in batch if caption.id in rows]
         slots = {caption.id: slot for slot, caption in enumerate(known, start=array.rows)}
         if known:

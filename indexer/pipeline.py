@@ -15,26 +15,32 @@ from time import perf_counter
 
 from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
-from capsearch.engine.errors import IndexProblem, RootUnavailable
-from capsearch.indexer.embedded import maintenance
+from capsearch.indexer.captions_files import CaptionsFiles, Named, read_given
+from capsearch.indexer.embedded import maintenance, rebuilding
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.facets import StoredFacets
+from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.embedded.words import tokens_of
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
 from capsearch.indexer.in_flight import DecodeJournal
 from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
-from capsearch.indexer.sources.captions import NamedCaption, read_captions
-from capsearch.indexer.sources.matching import matched
-from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped, outermost, scan
+from capsearch.indexer.removing import Removal, keep_days, prune
+from capsearch.indexer.roots import Roots, refuse_if_all_are_empty, scan_roots
+from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped
+from capsearch.indexer.vanished import mount_points
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
     """Settings of a run; each is an option of `capsearch index`."""
 
-    exclude: tuple[str, ...] = ()  # globs of files and folders to leave out
-    captions: tuple[Path, ...] = ()  # captions files to read
+    exclude: tuple[str, ...] = ()  # globs to leave out; (): as before, ("",): nothing
+    captions: tuple[Path, ...] = ()  # captions files to read; those of earlier runs are read too
     rebuild: bool = False
+    confirm_removed: tuple[Path, ...] = ()  # folders whose images were really deleted
+    prune: bool = False  # delete images without files now
+    keep_missing: float | None = None  # days; None: as before, at first 30
     batch_size: int = 32  # images encoded and committed at once
     decode_threads: int | None = None  # None: one per core
     max_pixels: int = MAX_PIXELS  # larger images are skipped
@@ -62,7 +68,8 @@ class IndexSummary:
 
     `added` counts images that were encoded; `reused` counts new files whose image already had a
     vector (renamed, copied or restored); `removed` and `unchanged` count files. `found` counts
-    image files, `excluded` and `index_folders` what the scan left out.
+    image files, `excluded` and `index_folders` what the scan left out. `missing` counts images
+    without a file that are kept, `pruned` those that were deleted.
     """
 
     added: int
@@ -76,6 +83,8 @@ class IndexSummary:
     found: int = 0
     excluded: int = 0
     index_folders: int = 0
+    missing: int = 0
+    pruned: int = 0
 
 
 def index(
@@ -87,22 +96,26 @@ def index(
 ) -> IndexSummary:
     """Brings the index up to date with `roots`; without any, with the roots indexed before.
 
-    Unchanged files are not opened. Files that no longer exist under these roots are removed from
-    the index. RootUnavailable, with no change, when a root does not exist or has lost all its
-    images. Each batch is committed as a whole; `stop` ends the run after the current one.
-    ModelMismatch when the index was built with another model and `options.rebuild` is not set.
+    Unchanged files are not opened. Images whose files no longer exist are not found any more; what
+    is known of them is kept for a while. A root that does not exist, and a folder that has
+    suddenly lost all its images, are named and nothing is removed there; RootUnavailable, with no
+    change, when this holds for all roots. Each batch is committed as a whole; `stop` ends the run
+    after the current one. ModelMismatch when the index was built with another model and
+    `options.rebuild` is not set.
     """
     started = perf_counter()
-    named = {file.resolve(): read_captions(file) for file in options.captions}
+    given = read_given(options.captions)
     if not options.rebuild:
         collection.require_same_model()
-    wanted = _roots(collection, roots, options.rebuild)
-    may_be_empty = frozenset(outermost(roots) if options.rebuild else ())
-    run = _Run(collection, options, progress or _ignore, stop or threading.Event(), may_be_empty)
+    wanted = Roots.of(collection, roots, options.rebuild, options.exclude)
+    named = [*options.confirm_removed, *(roots if options.rebuild else ())]
+    confirmed = wanted.paths if options.prune else tuple(path.resolve() for path in named)
+    stop = stop or threading.Event()
+    run = _Run(collection, options, progress or _ignore, stop, wanted, confirmed)
     with warnings.catch_warnings():
         # Pillow warns of broken EXIF, which is ignored, and of sizes, which max_pixels limits.
         warnings.filterwarnings("ignore", module=r"PIL\.")
-        run.run(wanted, named)
+        run.run(given)
     collection.finish()
     return run.summary(perf_counter() - started)
 
@@ -111,56 +124,54 @@ def _ignore(progress: Progress) -> None:
     pass
 
 
-def _roots(collection: Collection, given: Sequence[Path], rebuild: bool) -> tuple[Path, ...]:
-    """The roots to scan. A rebuild concerns the whole index, so it includes all known roots."""
-    known = collection.catalog.roots()
-    wanted = outermost([*given, *known] if rebuild else given or known)
-    if not wanted:
-        raise IndexProblem("nothing to index: name a folder, as in `capsearch index ~/Pictures`")
-    return wanted
-
-
 @dataclass(slots=True)
 class _Run:
     collection: Collection
     options: IndexOptions
     show: Callable[[Progress], None]
     stop: threading.Event
-    may_be_empty: frozenset[Path]  # roots named in a rebuild: they may have lost all images
+    roots: Roots
+    confirmed: tuple[Path, ...]  # folders whose images were really deleted
     reused: int = 0
     removed: int = 0
     unchanged: int = 0
     skipped: list[Skipped] = field(default_factory=list)
     captions_added: int = 0
     added: int = 0
+    changed: bool = False  # any file is new, has changed or is gone
+    missing: int = 0
+    pruned: int = 0
     listing: Scan = field(default_factory=Scan)
 
-    def run(self, roots: Sequence[Path], named: dict[Path, tuple[NamedCaption, ...]]) -> None:
-        writer = CatalogWriter(self.collection.catalog)
+    def run(self, given: Named) -> None:
+        plain = CatalogWriter(self.collection.catalog)
+        roots, remembered = self.roots.paths, Remembered(self.collection.catalog)
         self.show(Progress("scan", 0, None))
-        listing = self.listing = scan(
-            roots,
-            self.options.exclude,
+        listing = self.listing = scan_roots(
+            self.roots,
             self.collection.path,
             self.options.follow_symlinks,
             lambda found: self.show(Progress("scan", found, None)),
         )
         self.show(Progress("scan", len(listing.files), len(listing.files)))
-        _refuse_emptied(writer, [root for root in roots if root not in self.may_be_empty], listing)
-        if self.options.rebuild:
-            maintenance.rebuild(self.collection)
-        self.skipped.extend(listing.skipped)
+        refuse_if_all_are_empty(plain, self.roots, listing, self.confirmed)
+        self.skipped.extend((*self.roots.problems, *listing.skipped))
+        rebuild = rebuilding.start(self.collection) if self.options.rebuild else None
+        writer = rebuild or plain
         with writer.transaction(visible=False):
-            writer.add_roots(roots)
+            remembered.add_roots(self.roots.excludes)
+            remembered.add_mount_points(mount_points(roots, listing))
         self._encode_images(writer, self._changed(writer, roots, listing))
         if not self.stop.is_set():
-            self._remove_missing(writer, roots, listing)
-            self._add_named_captions(writer, named)
+            self._remove(writer, listing)
+            self._add_named_captions(writer, given)
             self._encode_captions(writer)
             self._index_words(writer)
         if not self.stop.is_set():
+            if rebuild is not None:
+                rebuilding.finish(self.collection, rebuild)
+            self._prune(plain)
             maintenance.compact(self.collection)
-            maintenance.finish_rebuild(self.collection)
 
     def summary(self, seconds: float) -> IndexSummary:
         return IndexSummary(
@@ -175,6 +186,8 @@ class _Run:
             len(self.listing.files),
             self.listing.excluded,
             self.listing.index_folders,
+            self.missing,
+            self.pruned,
         )
 
     def _changed(
@@ -195,6 +208,7 @@ class _Run:
                 if old.sidecars != file.sidecar_state:
                     edited.append((file, old.image_id))
         self._read_sidecars(writer, edited)
+        self.changed = bool(changed)
         return changed
 
     def _read_sidecars(
@@ -209,6 +223,7 @@ class _Run:
 
     def _encode_images(self, writer: CatalogWriter, files: Sequence[ImageFile]) -> None:
         encoding = ImageEncoding(self.collection, writer, self.options.batch_size)
+        facets = StoredFacets(writer)
         known, done = writer.encoded_ids(), 0
         DECODING.resize(self.options.decode_pixels)
         groups = prepare_in_groups(
@@ -229,37 +244,30 @@ class _Run:
                     self.reused += 1
                 elif isinstance(outcome, Prepared):
                     known.add(outcome.image_id)
+                facets.refresh_now_and_then()
                 self.show(Progress("embed", done, len(files), outcome.file.path))
             encoding.flush()
         self.added += encoding.added
         self.captions_added += encoding.captions_added
 
-    def _remove_missing(self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
-        """Removes files that no longer exist; those in folders that cannot be read stay."""
-        present = {file.path for file in listing.files}
-        unreadable = [Path(path) for path in listing.unreadable]
+    def _remove(self, writer: CatalogWriter, listing: Scan) -> None:
+        """Files that are gone leave the index, but for those of folders that look unmounted."""
+        removal = Removal.of(writer, self.roots.paths, listing, self.confirmed)
+        self.skipped.extend(removal.kept)
+        self.removed = len(removal.files)
+        self.changed |= bool(removal.files)
+        removal.commit(writer)
 
-        def missing(path: str) -> bool:
-            inside = any(Path(path).is_relative_to(folder) for folder in unreadable)
-            return path not in present and not inside
+    def _prune(self, writer: CatalogWriter) -> None:
+        """Images that have been without a file for long leave the index for good."""
+        days = keep_days(writer, self.options.keep_missing)
+        self.pruned = prune(writer, self.collection.path, 0.0 if self.options.prune else days)
+        self.missing = writer.past_files.count()
 
-        files = [path for path in writer.files(roots) if missing(path)]
-        refused = [path for path in writer.skipped(roots) if missing(path)]
-        self.removed = len(files)
-        with writer.transaction():
-            writer.remove_files([*files, *refused])
-            writer.remove_orphans()
-
-    def _add_named_captions(
-        self, writer: CatalogWriter, named: dict[Path, tuple[NamedCaption, ...]]
-    ) -> None:
-        for file, captions in named.items():
-            pairs, unmatched = matched(self.collection.catalog.image_paths(), file, captions)
-            if unmatched:
-                reason = f"{unmatched} of {len(captions)} captions name no image of this index"
-                self.skipped.append(Skipped(str(file), reason))
-            with writer.transaction():
-                self.captions_added += writer.replace_named(file, pairs)
+    def _add_named_captions(self, writer: CatalogWriter, given: Named) -> None:
+        files = CaptionsFiles(writer)
+        self.captions_added += files.update(given, self.changed)
+        self.skipped.extend(files.skipped)
 
     def _index_words(self, writer: CatalogWriter) -> None:
         """Words of captions, tags and file names of images that something was written about."""
@@ -287,14 +295,3 @@ class _Run:
 
 def _same(file: ImageFile, known: ImageFile | KnownFile) -> bool:
     return (file.mtime_ns, file.size) == (known.mtime_ns, known.size)
-
-
-def _refuse_emptied(writer: CatalogWriter, roots: Sequence[Path], listing: Scan) -> None:
-    """RootUnavailable for a root without images that had some: its drive may not be mounted."""
-    for root in roots:
-        known = len(writer.files([root]))
-        if known and not any(Path(file.path).is_relative_to(root) for file in listing.files):
-            raise RootUnavailable(
-                f"{root} holds no images, but the index has {known} from there; mount the drive, "
-                f"or, if they were deleted, run `capsearch index --rebuild {root}`"
-            )

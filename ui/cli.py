@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
     "info": Entry("capsearch.ui.commands.info:command", "Report what an index holds."),
+    "forget": Entry("capsearch.ui.commands.forget:command", "Let go of an indexed folder."),
     "models": Entry("capsearch.ui.commands.models:command", "List the available models."),
     "train": Entry("capsearch.ui.commands.train:command", "Train models on your own captions."),
     "calibrate": Entry(

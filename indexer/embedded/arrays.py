@@ -14,7 +14,7 @@ end that the catalog does not count; the next writer cuts them off.
 
 Rewriting (compaction, another model): the rows go into a new file of generation G + 1, which is
 written under a temporary name, fsynced and renamed. One transaction then switches the catalog to
-it. Files that the catalog does not name are deleted by the next writer.
+it. Old generations are deleted by the next writer (embedded.own_files).
 """
 
 from __future__ import annotations
@@ -31,11 +31,17 @@ from numpy.typing import NDArray
 
 from capsearch.encoders import atomic
 from capsearch.engine.errors import IndexProblem
+from capsearch.indexer.embedded.disk import write_failed
 
 Rows: TypeAlias = NDArray[Any]  # (N, W), float16 or float32
 Slots: TypeAlias = NDArray[np.int64]  # row numbers
 SUFFIXES = {"<f2": ".f16", "<f4": ".f32"}
+ARRAY_TYPES = {"features": "<f2", "vectors": "<f4", "captions": "<f2"}  # name -> a key of SUFFIXES
 CODES = ".codes"
+
+
+class VectorFileMissing(IndexProblem):
+    """A file that the catalog named when it was read; a writer may have replaced it since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +76,13 @@ class VectorFile:
             return np.empty((0, self.width), self.dtype)
         try:
             return np.memmap(self.path, self.dtype, "r", shape=(self.rows, self.width))
+        except FileNotFoundError as problem:
+            raise VectorFileMissing(
+                f"{self.path} is missing; run `capsearch index --rebuild`"
+            ) from problem
         except (OSError, ValueError) as problem:
             raise IndexProblem(
-                f"{self.path} is missing or too short; run `capsearch index --rebuild`"
+                f"{self.path} is too short or cannot be read; run `capsearch index --rebuild`"
             ) from problem
 
     def appended(self, values: Rows) -> VectorFile:
@@ -82,11 +92,19 @@ class VectorFile:
         """
         if values.ndim != 2 or values.shape[1] != self.width:
             raise ValueError(f"{self.name} has rows of {self.width}, not {values.shape}")
-        with self.path.open("r+b" if self.path.exists() else "w+b") as file:
-            file.seek(self.rows * self.stride)
-            file.write(np.ascontiguousarray(values, self.dtype).tobytes())
-            file.truncate()
-        atomic.sync_file(self.path)
+        new = not self.path.exists()
+        try:
+            with self.path.open("w+b" if new else "r+b") as file:
+                file.seek(self.rows * self.stride)
+                file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+                file.truncate()
+            atomic.sync_file(self.path)
+            if new:
+                atomic.sync_folder(self.folder)  # or a power cut may take the name away
+        except OSError as problem:
+            with suppress(OSError):
+                self.trim()  # a full disk gets its space back
+            raise write_failed(self.path, problem) from problem
         return replace(self, rows=self.rows + len(values))
 
     def trim(self) -> None:
@@ -94,28 +112,24 @@ class VectorFile:
         if self.path.exists() and self.path.stat().st_size > self.rows * self.stride:
             os.truncate(self.path, self.rows * self.stride)
 
-    def rewritten(self, blocks: Iterable[Rows], width: int | None = None) -> VectorFile:
-        """Writes `blocks` one after another as the next generation; this one is not changed."""
-        new = replace(self, generation=self.generation + 1, width=width or self.width, rows=0)
+    def emptied(self, generation: int) -> VectorFile:
+        """A later generation, still without rows."""
+        return replace(self, generation=generation, rows=0)
+
+    def filled(self, blocks: Iterable[Rows]) -> VectorFile:
+        """Writes `blocks` one after another as all rows of this file, whole or not at all."""
         rows = 0
-        with atomic.replacing(new.path) as temporary, temporary.open("wb") as file:
-            for block in blocks:
-                file.write(np.ascontiguousarray(block, self.dtype).tobytes())
-                rows += len(block)
-        return replace(new, rows=rows)
+        try:
+            with atomic.replacing(self.path) as temporary, temporary.open("wb") as file:
+                for block in blocks:
+                    file.write(np.ascontiguousarray(block, self.dtype).tobytes())
+                    rows += len(block)
+        except OSError as problem:
+            raise write_failed(self.path, problem) from problem
+        return replace(self, rows=rows)
 
 
 def blocks(rows: Rows, slots: Slots, size: int = 4096) -> Iterable[Rows]:
     """The rows at `slots`, in that order, at most `size` at a time."""
     for start in range(0, len(slots), size):
         yield rows[slots[start : start + size]]
-
-
-def remove_unreferenced(folder: Path, arrays: Iterable[VectorFile]) -> None:
-    """Deletes vector files, their codes and temporary files that do not belong to `arrays`."""
-    referenced = {path.name for array in arrays for path in (array.path, array.codes_path)}
-    for suffix in (*SUFFIXES.values(), CODES, ".tmp", ".faiss"):  # .faiss: by older versions
-        for path in folder.glob(f"*{suffix}"):
-            if path.name not in referenced:
-                with suppress(OSError):  # on Windows, open in a reader: the next writer retries
-                    path.unlink()

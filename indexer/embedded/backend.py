@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,14 +16,17 @@ from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Caption, Document, Facets, Filters, Vectors
 from capsearch.indexer.embedded import facets, words
-from capsearch.indexer.embedded.arrays import Slots
+from capsearch.indexer.embedded.arrays import Slots, VectorFileMissing
 from capsearch.indexer.embedded.candidates import OpenArrays, gather, within
 from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.facets import MIN_INTERVAL_S, Counted
 from capsearch.indexer.embedded.nearest import exact_scores
 
 MIN_DEPTH = 400  # candidates by each source; with codes, enough for recall@10 of .99 and more
 _DEEPER = 4  # times as many, where these did not settle the page
 _OVERSAMPLING = 4  # candidates for each hit that they may settle
+_STALE_S = 60.0  # a count of a writer that is older and not current is made again
+Result = TypeVar("Result")
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {_HAS_FILE}"
 _CAPTIONS = (
@@ -155,7 +160,7 @@ class EmbeddedBackend:
         self.catalog = catalog
         self._arrays: OpenArrays | None = None
         self._opening = threading.Lock()
-        self._facets: tuple[int, Facets] | None = None
+        self._facets: Counted | None = None
         self._count: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -180,7 +185,8 @@ class EmbeddedBackend:
         """
         if query.empty:
             return ()
-        with self.catalog.snapshot():
+
+        def page() -> tuple[Found, ...]:
             allowed = self._allowed(query, filters)
             matches = words.match(self.catalog, query.words, len(self))
             search = _Search(self.catalog, self._open(), query, matches, allowed)
@@ -189,16 +195,21 @@ class EmbeddedBackend:
                 return ()
             return search.page(ranked[offset : offset + limit])
 
+        return self._in_snapshot(page)
+
     def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Documents by id; unknown ids are left out."""
         return self.catalog.documents(ids)
 
     def vector(self, image_id: str) -> Vectors | None:
         """The image vector (D,) of a document, or None."""
-        with self.catalog.snapshot():
+
+        def read() -> Vectors | None:
             sql = f"SELECT slot FROM images i WHERE id = ? AND slot IS NOT NULL AND {_HAS_FILE}"
             rows = self.catalog.rows(sql, (image_id,))
             return np.array(self._open().images[rows[0][0]], np.float32) if rows else None
+
+        return self._in_snapshot(read)
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[Document, ...]:
         """By the date they were taken, latest first, undated last; ties by id."""
@@ -208,19 +219,43 @@ class EmbeddedBackend:
         return tuple(found[one] for one in ids)
 
     def facets(self) -> Facets:
-        """What the documents can be filtered by; counted again only after a change."""
-        revision = self.catalog.revision()
-        known = self._facets
-        if known is None or known[0] != revision:
-            known = self._facets = (revision, facets.facets(self.catalog))
-        return known[1]
+        """What the documents can be filtered by, as a writer last counted it.
+
+        A count that is being made again by a running writer may be some seconds old. Without a
+        writer's count, it is made here, not more than once in some seconds.
+        """
+        revision, known, now = self.catalog.revision(), self._facets, time.time()
+        if known is not None and (known.revision == revision or now - known.at < MIN_INTERVAL_S):
+            return known.facets
+        counted = facets.stored(self.catalog)
+        if counted is None or (counted.revision != revision and now - counted.at > _STALE_S):
+            counted = Counted(facets.facets(self.catalog), revision, time.time())
+        self._facets = counted
+        return counted.facets
+
+    def _in_snapshot(self, read: Callable[[], Result]) -> Result:
+        """What `read` finds in one state of the catalog.
+
+        Compaction may delete the vector files of a state between its reading and their opening;
+        then there is a newer state that names others. If there is none, a file is really missing.
+        """
+        files = None
+        while True:
+            try:
+                with self.catalog.snapshot():
+                    return read()
+            except VectorFileMissing:
+                before, files = (
+                    files,
+                    (self.catalog.array("vectors"), self.catalog.array("captions")),
+                )
+                if files == before:
+                    raise
 
     def _open(self) -> OpenArrays:
-        """The vector files as the catalog's revision has them; call inside a snapshot."""
+        """The vector files as the snapshot has them; call inside one."""
         with self._opening:
-            revision = self.catalog.revision()
-            if self._arrays is None or self._arrays.revision != revision:
-                self._arrays = OpenArrays.of(self.catalog, revision)
+            self._arrays = OpenArrays.of(self.catalog, self._arrays)
             return self._arrays
 
     def _allowed(self, query: EncodedQuery, filters: Filters) -> Slots | None:

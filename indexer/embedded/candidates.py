@@ -10,7 +10,7 @@ import numpy as np
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Source, Vectors
 from capsearch.indexer.embedded import codes
-from capsearch.indexer.embedded.arrays import Rows, Slots
+from capsearch.indexer.embedded.arrays import Rows, Slots, VectorFile
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
 from capsearch.indexer.embedded.words import WordMatches
@@ -20,25 +20,36 @@ _FILTERED_EXACTLY = 50_000  # documents that pass a filter: these are all compar
 
 @dataclass(frozen=True, slots=True)
 class OpenArrays:
-    """The vector files of one revision, open for search."""
+    """The vector files of one state of the catalog, open for search."""
 
-    revision: int
+    files: tuple[VectorFile, VectorFile]
     images: Rows
     captions: Rows
     nearest_images: Nearest
     nearest_captions: Nearest
 
     @classmethod
-    def of(cls, catalog: SqliteCatalog, revision: int) -> OpenArrays:
-        """Opens them; call inside a snapshot."""
-        images, captions = catalog.array("vectors"), catalog.array("captions")
+    def of(cls, catalog: SqliteCatalog, before: OpenArrays | None = None) -> OpenArrays:
+        """Opens them, or what has changed since `before`; call inside a snapshot."""
+        files = images, captions = catalog.array("vectors"), catalog.array("captions")
+        if before is not None and before.files == files:
+            return before
+        opened = [None, None] if before is None else before._still_valid(files)
         return cls(
-            revision,
+            files,
             images.view(),
             captions.view(),
-            codes.open_search(images),
-            codes.open_search(captions),
+            codes.open_search(images, opened[0]),
+            codes.open_search(captions, opened[1]),
         )
+
+    def _still_valid(self, files: Sequence[VectorFile]) -> list[Nearest | None]:
+        """Searches over files that have only grown."""
+        searches = (self.nearest_images, self.nearest_captions)
+        return [
+            search if (old.generation, old.width) == (new.generation, new.width) else None
+            for old, new, search in zip(self.files, files, searches, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,9 @@ def gather(
     depth: int,
 ) -> Pool:
     """The best `depth` rows by every source the fusion uses, and all documents with rare words."""
+    if query.blind:
+        found = np.unique(_with_words(catalog, matches))
+        return Pool(found if allowed is None else np.intersect1d(found, allowed), {})
     if allowed is not None and len(allowed) <= max(_FILTERED_EXACTLY, depth):
         return Pool(allowed, {})
     if depth >= len(arrays.images):

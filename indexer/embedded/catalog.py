@@ -15,10 +15,11 @@ from typing import Any
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.schema import WORDS_SCHEMA, connect
+from capsearch.indexer.embedded.schema import WORDS_SCHEMA, close, connect
 from capsearch.indexer.sources.unicode_names import spellings
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
+_FEW = 5_000  # images that are sorted by date quicker than all are walked through
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
 _WRITTEN_BY = {"people": "NOT GLOB", "models": "GLOB"}
 
@@ -27,8 +28,8 @@ class SqliteCatalog:
     """Reads catalog.sqlite. Threads may share one object."""
 
     def __init__(self, path: Path, write: bool = False) -> None:
-        self.folder = path.parent
-        self.connection = connect(path, write)
+        self.path, self.folder = path, path.parent
+        self.connection, self._write = connect(path, write), write
         self.lock = threading.RLock()  # one statement, snapshot or transaction at a time
 
     def images(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
@@ -82,17 +83,41 @@ class SqliteCatalog:
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
         conditions, values = _where(filters)
+        for condition, operands in self._few(filters):
+            conditions += f" AND {condition}"
+            values += operands
+        # NULL sorts as the least: undated images come last without saying so, by index.
         sql = (
             f"SELECT id FROM images i WHERE {conditions} "
-            "ORDER BY taken_at IS NULL, taken_at DESC, id LIMIT ? OFFSET ?"
+            "ORDER BY taken_at DESC, id LIMIT ? OFFSET ?"
         )
         return tuple(row[0] for row in self.rows(sql, [*values, limit, offset]))
 
-    def array(self, name: str) -> VectorFile:
-        """The vector file called `name`, as the table `arrays` describes it."""
-        sql = "SELECT name, generation, dtype, width, rows FROM arrays WHERE name = ?"
+    def _few(self, filters: Filters) -> Iterator[tuple[str, list[object]]]:
+        """Conditions that only few images pass, in the form that looks these up.
+
+        Without them SQLite walks through all images by date until the page is full.
+        """
+        for source, operands in _sources(filters):
+            if len(self.rows(f"SELECT 1 {source} LIMIT {_FEW}", operands)) < _FEW:
+                yield f"i.id IN (SELECT image_id {source})", operands
+
+    def array(self, name: str, table: str = "arrays") -> VectorFile:
+        """The vector file called `name`, as the table `arrays` or `next_arrays` describes it."""
+        sql = f"SELECT name, generation, dtype, width, rows FROM {table} WHERE name = ?"
         [row] = self.rows(sql, (name,))
         return VectorFile(self.folder, *row)
+
+    def arrays(self) -> tuple[VectorFile, ...]:
+        """All vector files, also those of a rebuild that is not complete."""
+        sql = "SELECT name, generation, dtype, width, rows FROM {}"
+        tables = ("arrays", "next_arrays")
+        rows = [row for table in tables for row in self.rows(sql.format(table))]
+        return tuple(VectorFile(self.folder, *row) for row in rows)
+
+    def last_generation(self, name: str) -> int:
+        """The highest generation of a vector file that the catalog names."""
+        return max(array.generation for array in self.arrays() if array.name == name)
 
     def meta(self, key: str) -> str | None:
         """The value of `key` in the table `meta`, or None."""
@@ -113,7 +138,11 @@ class SqliteCatalog:
 
     def has_words(self) -> bool:
         """False in a catalog of an older capsearch that no writer has opened since."""
-        return int(self.rows("PRAGMA user_version")[0][0]) >= WORDS_SCHEMA
+        return self.schema() >= WORDS_SCHEMA
+
+    def schema(self) -> int:
+        """The number of migrations applied; an older capsearch may have written the catalog."""
+        return int(self.rows("PRAGMA user_version")[0][0])
 
     def revision(self) -> int:
         """A number that grows with every visible change; caches of older revisions are stale."""
@@ -147,7 +176,7 @@ class SqliteCatalog:
 
     def close(self) -> None:
         """Closes the connection."""
-        self.connection.close()
+        close(self.connection, self.path, self._write)
 
     def _rows_by_id(self, sql: str, ids: Sequence[str]) -> Iterator[Any]:
         """The rows of a statement with `IN ({})`, which is filled with `ids`, a chunk at a time."""
@@ -185,9 +214,7 @@ def _where(filters: Filters) -> tuple[str, list[object]]:
 def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
-        folders = [spelt for folder in filters.folders for spelt in spellings(folder)]
-        ranges = " OR ".join(["path >= ? AND path < ?"] * len(folders))
-        bounds: list[object] = [bound for folder in folders for bound in under(folder)]
+        ranges, bounds = _inside(filters.folders)
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
         yield "EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND label = ?)", [label]
@@ -198,6 +225,24 @@ def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
         yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
+
+
+def _inside(folders: Sequence[str]) -> tuple[str, list[object]]:
+    """A condition on paths below one of these folders, however it is spelt; its values."""
+    spelt = [one for folder in folders for one in spellings(folder)]
+    bounds: list[object] = [bound for folder in spelt for bound in under(folder)]
+    return " OR ".join(["path >= ? AND path < ?"] * len(spelt)), bounds
+
+
+def _sources(filters: Filters) -> Iterator[tuple[str, list[object]]]:
+    """(FROM ... WHERE ..., its values) with the images that pass one of the filters."""
+    for label in filters.tags:
+        yield "FROM tags WHERE label = ?", [label]
+    if filters.folders:
+        ranges, bounds = _inside(filters.folders)
+        yield f"FROM files WHERE {ranges}", bounds
+    if filters.caption_language is not None:
+        yield "FROM captions WHERE language = ?", [filters.caption_language]
 
 
 def _caption_condition(filters: Filters) -> tuple[str, list[object]]:

@@ -6,20 +6,19 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import Caption, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.catalog import SqliteCatalog, under
+from capsearch.indexer.embedded.disk import is_disk_error, write_failed
+from capsearch.indexer.embedded.past_files import METADATA_SOURCES, SIDECAR, PastFiles
 from capsearch.indexer.sources.scan import ImageFile
 
 if TYPE_CHECKING:  # a search must not import Pillow
     from capsearch.indexer.sources.captions import NamedCaption
-
-SIDECAR = "sidecar"
-METADATA_SOURCES = ("exif", "iptc", "xmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,12 @@ class PendingCaption:
 class CatalogWriter:
     """All changes to a catalog. Methods that change something belong inside `transaction()`."""
 
+    _ENCODED = "slot IS NOT NULL"  # of an image i
+    _PENDING = "encoded = 0"  # of a caption c
+
     def __init__(self, catalog: SqliteCatalog) -> None:
         self.catalog = catalog
+        self.past_files = PastFiles(catalog)
         self._connection = catalog.connection
 
     @contextmanager
@@ -57,25 +60,41 @@ class CatalogWriter:
         Changes that a search can return (`visible`) raise the catalog's revision. Searches in
         other threads wait: a connection has one transaction at a time.
         """
-        with self.catalog.lock:
+        with self.catalog.lock, self._naming_disk_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._connection.total_changes
             try:
                 yield
                 if visible and self._connection.total_changes > before:
                     self.set_meta("revision", str(self.catalog.revision() + 1))
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # a full disk has ended it already
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _naming_disk_errors(self) -> Iterator[None]:
+        """WriteFailed when the disk is full or fails; `rows` reports it as an IndexProblem."""
+        try:
+            yield
+        except (sqlite3.Error, IndexProblem) as problem:
+            cause = problem if isinstance(problem, sqlite3.Error) else problem.__cause__
+            if isinstance(cause, sqlite3.Error) and is_disk_error(cause):
+                raise write_failed(self.catalog.path, cause) from problem
+            raise
 
     # Reading
+
+    def array(self, name: str) -> VectorFile:
+        """The vector file that new rows are appended to."""
+        return self.catalog.array(name)
 
     def files(self, roots: Sequence[Path]) -> dict[str, KnownFile]:
         """The indexed files under `roots` by path; a root may itself be a file."""
         sql = (
-            "SELECT path, image_id, mtime_ns, f.size, sidecars, slot IS NOT NULL "
-            "FROM files f JOIN images ON id = image_id "
+            f"SELECT path, image_id, mtime_ns, f.size, sidecars, {self._ENCODED} "
+            "FROM files f JOIN images i ON i.id = image_id "
             "WHERE path = ? OR (path >= ? AND path < ?)"
         )
         rows = [row for root in roots for row in self.catalog.rows(sql, (str(root), *under(root)))]
@@ -92,26 +111,31 @@ class CatalogWriter:
 
     def encoded_ids(self) -> set[str]:
         """The ids of all images that have a vector."""
-        sql = "SELECT id FROM images WHERE slot IS NOT NULL"
+        sql = f"SELECT id FROM images i WHERE {self._ENCODED}"
         return {row[0] for row in self.catalog.rows(sql)}
+
+    def ids_among(self, ids: Sequence[str]) -> set[str]:
+        """Those of `ids` that are in the catalog."""
+        sql = "SELECT 1 FROM images WHERE id = ?"
+        return {image_id for image_id in ids if self.catalog.rows(sql, (image_id,))}
 
     def encoded_ids_among(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that have a vector."""
-        sql = "SELECT slot IS NOT NULL FROM images WHERE id = ?"
+        sql = f"SELECT {self._ENCODED} FROM images i WHERE id = ?"
         return {image_id for image_id in ids if self.catalog.rows(sql, (image_id,)) == [(1,)]}
 
     def count_pending(self, languages: Sequence[str]) -> int:
         """How many captions in these languages have not been encoded."""
         marks = ", ".join("?" * len(languages))
-        sql = f"SELECT count(*) FROM captions WHERE encoded = 0 AND language IN ({marks})"
+        sql = f"SELECT count(*) FROM captions c WHERE {self._PENDING} AND language IN ({marks})"
         return int(self.catalog.rows(sql, languages)[0][0])
 
     def pending_captions(self, languages: Sequence[str], limit: int) -> list[PendingCaption]:
         """The first `limit` captions in these languages that have not been encoded."""
         marks = ", ".join("?" * len(languages))
         sql = (
-            "SELECT id, text, language FROM captions "
-            f"WHERE encoded = 0 AND language IN ({marks}) ORDER BY id LIMIT ?"
+            "SELECT id, text, language FROM captions c "
+            f"WHERE {self._PENDING} AND language IN ({marks}) ORDER BY id LIMIT ?"
         )
         return [PendingCaption(*row) for row in self.catalog.rows(sql, (*languages, limit))]
 
@@ -126,18 +150,6 @@ class CatalogWriter:
         row = (array.name, array.generation, array.dtype, array.width, array.rows)
         self._connection.execute("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?, ?)", row)
 
-    def add_roots(self, roots: Sequence[Path]) -> None:
-        """Adds roots; those inside another root are not stored."""
-        moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        known = self.catalog.roots()
-        for root in roots:
-            if any(outer in root.parents for outer in known):
-                continue
-            self._connection.execute("DELETE FROM roots WHERE path >= ? AND path < ?", under(root))
-            self._connection.execute(
-                "INSERT OR REPLACE INTO roots VALUES (?, ?)", (str(root), moment)
-            )
-
     def put_image(
         self, record: ImageRecord, slot: int, captions: Sequence[Caption], tags: Sequence[Tag]
     ) -> int:
@@ -147,28 +159,31 @@ class CatalogWriter:
         """
         taken_at = record.taken_at.isoformat() if record.taken_at else None
         self._connection.execute(
-            "INSERT INTO images (id, width, height, size_bytes, format, taken_at, slot, number) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(number), 0) + 1 FROM images)) "
-            "ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, taken_at = excluded.taken_at",
-            (
-                record.id, record.width, record.height, record.size_bytes, record.format,
-                taken_at, slot,
-            ),
-        )  # fmt: skip
+            "INSERT INTO images (id, width, height, size_bytes, format, taken_at, number) "
+            "VALUES (?, ?, ?, ?, ?, ?, (SELECT coalesce(max(number), 0) + 1 FROM images)) "
+            "ON CONFLICT (id) DO UPDATE SET taken_at = excluded.taken_at",
+            (record.id, record.width, record.height, record.size_bytes, record.format, taken_at),
+        )
+        self._set_image_slot(record.id, slot)
         self._put_tags(record.id, tags)
         return self._replace_captions(record.id, METADATA_SOURCES, "", captions)
 
-    def put_file(self, file: ImageFile, image_id: str, captions: Sequence[Caption]) -> int:
+    def put_file(
+        self, file: ImageFile, image_id: str, captions: Sequence[Caption], new: bool = False
+    ) -> int:
         """Stores that a file contains an image, and the captions of its sidecars.
 
-        Returns the number of new captions.
+        What people wrote about the image that the file had before follows to a `new` one; one
+        that was known has captions of its own. Returns the number of new captions.
         """
         self._clear_path(file.path, except_image=image_id)
+        followed = self.past_files.follow(file.path, image_id) if new else 0
         self._connection.execute(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)",
             (file.path, image_id, file.mtime_ns, file.size, file.sidecar_state),
         )
-        return self._replace_captions(image_id, (SIDECAR,), file.path, captions)
+        self.past_files.arrive(file.path, image_id)
+        return followed + self._replace_captions(image_id, (SIDECAR,), file.path, captions)
 
     def put_skipped(self, file: ImageFile, reason: str) -> None:
         """Stores that a file was skipped, so that it is not opened again until it changes."""
@@ -183,17 +198,16 @@ class CatalogWriter:
         for path in paths:
             self._clear_path(path)
 
-    def remove_orphans(self) -> None:
-        """Deletes images that no file contains, with their captions and tags."""
-        self._connection.execute("DELETE FROM images WHERE id NOT IN (SELECT image_id FROM files)")
-
     def replace_named(self, origin: Path, matched: Sequence[tuple[str, NamedCaption]]) -> int:
         """Makes `matched`, (image id, caption) pairs, the only captions of a captions file.
 
-        Returns the number of new captions.
+        Images without a file match no name and keep theirs. Returns the number of new captions.
         """
         current = {(image_id, named.caption.text) for image_id, named in matched}
-        sql = "SELECT id, image_id, text FROM captions WHERE origin = ?"
+        sql = (
+            "SELECT id, image_id, text FROM captions c WHERE origin = ? "
+            "AND EXISTS (SELECT 1 FROM files WHERE image_id = c.image_id)"
+        )
         outdated = [
             (number,)
             for number, image_id, text in self.catalog.rows(sql, (str(origin),))
@@ -237,24 +251,13 @@ class CatalogWriter:
         """Deletes the list of skipped files, so that the next run opens them again."""
         self._connection.execute("DELETE FROM skipped")
 
-    def clear_vectors(self, *tables: str) -> None:
-        """Marks all rows of the tables "images" or "captions" as not encoded."""
-        for table in tables:
-            self._connection.execute(f"UPDATE {table} SET slot = NULL")
-            if table == "captions":
-                self._connection.execute("UPDATE captions SET encoded = 0")
+    def _set_image_slot(self, image_id: str, slot: int) -> None:
+        self._connection.execute("UPDATE images SET slot = ? WHERE id = ?", (slot, image_id))
 
     def _clear_path(self, path: str, except_image: str = "") -> None:
-        """Deletes a path from the skipped files, and from the image it had before its sidecars."""
+        """Deletes a path from the skipped files, and from those of the image it had before."""
         self._connection.execute("DELETE FROM skipped WHERE path = ?", (path,))
-        # Not left to INSERT OR REPLACE, which fires no trigger for the row it replaces.
-        self._connection.execute(
-            "DELETE FROM files WHERE path = ? AND image_id != ?", (path, except_image)
-        )
-        self._connection.execute(
-            "DELETE FROM captions WHERE origin = ? AND source = ? AND image_id != ?",
-            (path, SIDECAR, except_image),
-        )
+        self.past_files.leave(path, except_image)
 
     def _put_tags(self, image_id: str, tags: Sequence[Tag]) -> None:
         marks = ", ".join("?" * len(METADATA_SOURCES))

@@ -17,14 +17,20 @@ from platformdirs import user_data_path
 from capsearch.encoders.atomic import replacing
 from capsearch.indexer.embedded import nearest
 from capsearch.indexer.embedded.arrays import VectorFile
+from capsearch.indexer.embedded.disk import writing
 from capsearch.indexer.embedded.nearest import CodeSearch, Nearest
 
 _STALE_FRACTION = 10  # codes that lack more than a tenth of the rows are written again
 _SIGNATURE_BYTES = _KEY_BYTES = 32
 
 
-def open_search(array: VectorFile) -> Nearest:
-    """The search over a vector file, by cached codes where there are any."""
+def open_search(array: VectorFile, before: Nearest | None = None) -> Nearest:
+    """The search over a vector file, by cached codes where there are any.
+
+    `before` is a search over the same file when it had fewer rows, and no longer in use.
+    """
+    if isinstance(before, CodeSearch):
+        return CodeSearch(array.view(), before.index)
     return nearest.build(array.view(), lambda: _load(array))
 
 
@@ -41,7 +47,7 @@ def refresh(array: VectorFile) -> None:
     import faiss
 
     data = faiss.serialize_index(search.index).tobytes()
-    with replacing(path) as temporary:
+    with writing(path), replacing(path) as temporary:
         temporary.write_bytes(_signature(data) + data)
 
 

@@ -18,22 +18,34 @@ from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.embedded import codes, manifest
-from capsearch.indexer.embedded.arrays import VectorFile, remove_unreferenced
+from capsearch.indexer.embedded.arrays import ARRAY_TYPES, VectorFile
 from capsearch.indexer.embedded.backend import EmbeddedBackend
 from capsearch.indexer.embedded.catalog import SEARCHABLE, SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.disk import writing
+from capsearch.indexer.embedded.facets import StoredFacets
 from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.embedded.own_files import (
+    CATALOG,
+    LOCK,
+    remove_unreferenced,
+    require_own_folder,
+)
 from capsearch.indexer.embedded.stats import THUMBNAILS, CollectionStats, measure
 
-CATALOG, LOCK = "catalog.sqlite", "writer.lock"
-__all__ = ["THUMBNAILS", "Collection", "CollectionStats", "default_index_path", "read_stats"]
-# name -> (dtype, the field of Identity with its width). Captions are float16: there are many, and
-# their vectors are only ranked.
-ARRAYS = {
-    "features": ("<f2", "feature_dimension"),
-    "vectors": ("<f4", "dimension"),
-    "captions": ("<f2", "caption_dimension"),
-}
+__all__ = [
+    "CATALOG",
+    "THUMBNAILS",
+    "Collection",
+    "CollectionStats",
+    "default_index_path",
+    "read_stats",
+]
+# The field of Identity with the width of each vector file. Captions are float16: there are many,
+# and their vectors are only ranked.
+_WIDTHS = {
+    "features": "feature_dimension", "vectors": "dimension", "captions": "caption_dimension",
+}  # fmt: skip
 
 
 class Collection:
@@ -73,16 +85,18 @@ class Collection:
 
         `model` defaults to the one the index was built with, or for a new index to the default
         model. With another model, `pipeline.index` raises ModelMismatch unless it rebuilds.
-        IndexBusy while another process writes.
+        IndexBusy while another process writes, NotAnIndex for a folder that holds other things.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / LOCK, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise IndexBusy(
-                f"another capsearch is writing to {path}; wait until it is done, or stop it"
-            ) from None
+        require_own_folder(path)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path / LOCK, timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise IndexBusy(
+                    f"another capsearch is writing to {path}; wait until it is done, or stop it"
+                ) from None
         try:
             return cls._writer(path, model, lock)
         except BaseException:
@@ -140,6 +154,7 @@ class Collection:
             writer.set_meta("updated_at", manifest.now())
             count = self.catalog.searchable_count()
             writer.set_meta(SEARCHABLE, f"{self.catalog.revision()} {count}")
+        StoredFacets(writer).refresh()
         for name in ("vectors", "captions"):
             codes.refresh(self.catalog.array(name))
         self._write_manifest()
@@ -173,9 +188,8 @@ class Collection:
                 writer.set_meta("updated_at", moment)
                 writer.set_meta("model", identity.text())
         self._remember_path()
-        arrays = [self.catalog.array(name) for name in ARRAYS]
-        remove_unreferenced(self.path, arrays)
-        for array in arrays:
+        remove_unreferenced(self.path, self.catalog)
+        for array in self.catalog.arrays():
             array.trim()
         self._write_manifest()
 
@@ -215,8 +229,8 @@ def default_index_path() -> Path:
 def empty_arrays(folder: Path, identity: Identity, generation: int = 1) -> list[VectorFile]:
     """Empty vector files of the widths that a model needs."""
     return [
-        VectorFile(folder, name, generation, dtype, getattr(identity, dimension), 0)
-        for name, (dtype, dimension) in ARRAYS.items()
+        VectorFile(folder, name, generation, dtype, getattr(identity, _WIDTHS[name]), 0)
+        for name, dtype in ARRAY_TYPES.items()
     ]
 
 

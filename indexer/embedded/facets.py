@@ -1,42 +1,144 @@
-"""The values a collection can be filtered by: tags, folders, dates and captions, with counts."""
+"""The values a collection can be filtered by: tags, folders, dates and captions, with counts.
+
+Counting takes time that grows with the collection, so the writer stores the counts now and then
+and at the end of a run, and readers take them from there.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from capsearch.engine.records import GENERATED, Facet, Facets
 from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.schema import FACETS_SCHEMA
+
+if TYPE_CHECKING:
+    from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
 MAX_CHOICES = 500  # tags or folders in one list; the rarest values are left out
+MIN_INTERVAL_S = 5.0  # between two counts while a writer runs
+MAX_SHARE = 1 / 20  # of a run's time that may go into counting
+_STORED = "facets"  # meta: "REVISION SECONDS"
+_LIVE = "EXISTS (SELECT 1 FROM files WHERE image_id = {}.image_id)"
+_TAGS = (
+    "SELECT label, count(*) AS n FROM (SELECT DISTINCT label, image_id FROM tags t "
+    f"WHERE {_LIVE.format('t')}) GROUP BY label ORDER BY n DESC, label LIMIT {MAX_CHOICES}"
+)
+_LANGUAGES = (
+    "SELECT language, count(DISTINCT image_id) AS n FROM captions c "
+    f"WHERE {_LIVE.format('c')} GROUP BY language ORDER BY n DESC, language"
+)
+_WRITTEN_BY = (
+    f"SELECT CASE WHEN source GLOB '{GENERATED}*' THEN 'models' ELSE 'people' END AS who, "
+    f"count(DISTINCT image_id) AS n FROM captions c WHERE {_LIVE.format('c')} "
+    "GROUP BY who ORDER BY n DESC, who"
+)
+_DATE = (
+    "SELECT taken_at FROM images i WHERE taken_at IS NOT NULL AND "
+    "EXISTS (SELECT 1 FROM files WHERE image_id = i.id) ORDER BY taken_at {} LIMIT 1"
+)
+_FOLDER = "rtrim(path, replace(path, ?1, ''))"  # up to the last separator, which stays
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Facets, the revision of the catalog they belong to, and when they were counted."""
+
+    facets: Facets
+    revision: int
+    at: float  # seconds since 1970
+
+
+class StoredFacets:
+    """The counts that a writer stores for readers."""
+
+    def __init__(self, writer: CatalogWriter) -> None:
+        self._writer, self._catalog = writer, writer.catalog
+        self._due = time.monotonic() + MIN_INTERVAL_S
+
+    def refresh_now_and_then(self) -> None:
+        """Counts again if the last time is long enough ago for what it took."""
+        if time.monotonic() >= self._due:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Counts again if anything has changed."""
+        started, revision = time.monotonic(), self._catalog.revision()
+        if _state(self._catalog)[0] != revision:
+            counted = facets(self._catalog)
+            with self._writer.transaction(visible=False):
+                self._catalog.connection.execute("DELETE FROM facets")
+                self._catalog.connection.executemany(
+                    "INSERT INTO facets VALUES (?, ?, ?)", _rows(counted)
+                )
+                self._writer.set_meta(_STORED, f"{revision} {time.time():.0f}")
+        now = time.monotonic()
+        self._due = now + max(MIN_INTERVAL_S, (now - started) / MAX_SHARE)
+
+
+def stored(catalog: SqliteCatalog) -> Counted | None:
+    """What a writer counted last; None in a catalog that has nothing stored."""
+    revision, at = _state(catalog)
+    if revision < 0:
+        return None
+    found: dict[str, list[Facet]] = {}
+    for kind, value, count in catalog.rows("SELECT kind, value, count FROM facets"):
+        found.setdefault(kind, []).append(Facet(value, count))
+
+    def by_count(kind: str) -> tuple[Facet, ...]:
+        return tuple(sorted(found.get(kind, ()), key=lambda one: (-one.images, one.value)))
+
+    days = {kind: date.fromisoformat(found[kind][0].value) for kind in _DAYS if kind in found}
+    return Counted(
+        Facets(
+            tags=by_count("tag"),
+            folders=tuple(sorted(found.get("folder", ()), key=lambda one: one.value)),
+            caption_languages=by_count("language"),
+            written_by=by_count("author"),
+            earliest=days.get("earliest"),
+            latest=days.get("latest"),
+        ),
+        revision,
+        at,
+    )
 
 
 def facets(catalog: SqliteCatalog) -> Facets:
-    """The facets of the whole collection."""
-    earliest, latest = catalog.rows("SELECT min(taken_at), max(taken_at) FROM images")[0]
+    """The facets of the whole collection, counted now."""
     return Facets(
-        tags=_counted(
-            catalog,
-            "SELECT label, count(DISTINCT image_id) AS n FROM tags GROUP BY label "
-            f"ORDER BY n DESC, label LIMIT {MAX_CHOICES}",
-        ),
+        tags=_counted(catalog, _TAGS),
         folders=_folders(catalog),
-        caption_languages=_counted(
-            catalog,
-            "SELECT language, count(DISTINCT image_id) AS n FROM captions GROUP BY language "
-            "ORDER BY n DESC, language",
-        ),
-        written_by=_counted(
-            catalog,
-            f"SELECT CASE WHEN source GLOB '{GENERATED}*' THEN 'models' ELSE 'people' END AS who, "
-            "count(DISTINCT image_id) AS n FROM captions GROUP BY who ORDER BY n DESC, who",
-        ),
-        earliest=_day(earliest),
-        latest=_day(latest),
+        caption_languages=_counted(catalog, _LANGUAGES),
+        written_by=_counted(catalog, _WRITTEN_BY),
+        earliest=_day(catalog.rows(_DATE.format("ASC"))),
+        latest=_day(catalog.rows(_DATE.format("DESC"))),
     )
+
+
+_DAYS = ("earliest", "latest")
+
+
+def _state(catalog: SqliteCatalog) -> tuple[int, float]:
+    """(revision, seconds) of the stored counts; a revision of -1 if there are none."""
+    text = catalog.meta(_STORED) if catalog.schema() >= FACETS_SCHEMA else None
+    revision, _, seconds = (text or "-1 0").partition(" ")
+    return int(revision), float(seconds)
+
+
+def _rows(counted: Facets) -> Iterator[tuple[str, str, int]]:
+    yield from (("tag", one.value, one.images) for one in counted.tags)
+    yield from (("folder", one.value, one.images) for one in counted.folders)
+    yield from (("language", one.value, one.images) for one in counted.caption_languages)
+    yield from (("author", one.value, one.images) for one in counted.written_by)
+    for kind, day in zip(_DAYS, (counted.earliest, counted.latest), strict=True):
+        if day is not None:
+            yield kind, day.isoformat(), 0
 
 
 def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:
@@ -44,22 +146,35 @@ def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:
 
 
 def _folders(catalog: SqliteCatalog) -> tuple[Facet, ...]:
-    """Every folder below the roots (and the roots) that contains images, sorted by path."""
+    """Every folder below the roots (and the roots) that contains images, sorted by path.
+
+    Files are counted in their own folder first and these counts added up; an image that has
+    several files is then counted once in each folder.
+    """
     roots = {str(root) for root in catalog.roots()}
-    images: dict[str, set[str]] = {}
-    for path, image_id in catalog.image_paths():
-        for folder in _parents(path, roots):
-            images.setdefault(folder, set()).add(image_id)
-    counts = Counter({folder: len(ids) for folder, ids in images.items()})
+    counts: Counter[str] = Counter()
+    for folder, count in catalog.rows(
+        f"SELECT {_FOLDER}, count(*) FROM files GROUP BY 1", [os.sep]
+    ):
+        counts.update(dict.fromkeys(_parents(folder, roots), count))
+    copies: dict[str, Counter[str]] = {}
+    for image_id, folder in catalog.rows(
+        f"SELECT image_id, {_FOLDER} FROM files WHERE image_id IN "
+        "(SELECT image_id FROM files GROUP BY 1 HAVING count(*) > 1)",
+        [os.sep],
+    ):
+        copies.setdefault(image_id, Counter()).update(_parents(folder, roots))
+    for folders in copies.values():
+        counts.subtract({folder: count - 1 for folder, count in folders.items()})
     return tuple(Facet(*item) for item in sorted(_most_common(counts)))
 
 
-def _parents(path: str, roots: Iterable[str]) -> Iterable[str]:
-    """The folders from a file's own up to its root, the root included."""
-    folder = os.path.dirname(path)  # noqa: PTH120 - a million paths: strings are ten times faster
+def _parents(folder: str, roots: set[str]) -> Iterator[str]:
+    """The folders from one, which ends with a separator, up to its root, the root included."""
+    folder = folder.rstrip(os.sep) or os.sep
     while folder not in roots:
         yield folder
-        parent = str(Path(folder).parent)
+        parent = os.path.dirname(folder)  # noqa: PTH120 - many: strings are ten times faster
         if parent == folder:
             return
         folder = parent
@@ -70,5 +185,5 @@ def _most_common(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_CHOICES]
 
 
-def _day(moment: str | None) -> date | None:
-    return datetime.fromisoformat(moment).date() if moment else None
+def _day(rows: list[Any]) -> date | None:
+    return datetime.fromisoformat(rows[0][0]).date() if rows else None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from capsearch.encoders import atomic
 from capsearch.encoders.models import Model
+from capsearch.indexer.embedded.disk import writing
 from capsearch.indexer.embedded.schema import SCHEMA
 
 NAME = "manifest.json"
@@ -103,4 +104,5 @@ def write(folder: Path, identity: Identity, created_at: str, updated_at: str) ->
         "created_at": created_at,
         "updated_at": updated_at,
     }
-    atomic.write_text(folder / NAME, json.dumps(content, indent=2, ensure_ascii=False))
+    with writing(folder / NAME):
+        atomic.write_text(folder / NAME, json.dumps(content, indent=2, ensure_ascii=False))

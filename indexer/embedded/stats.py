@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from capsearch.indexer.embedded.arrays import CODES
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.manifest import Identity
-from capsearch.indexer.embedded.schema import SCHEMA
+from capsearch.indexer.embedded.past_files import PastFiles
+from capsearch.indexer.embedded.remembered import Remembered
+from capsearch.indexer.embedded.schema import FACETS_SCHEMA, SCHEMA
 
 THUMBNAILS = "thumbnails"
 _PARTS = ("catalog", "features", "vectors", "captions", THUMBNAILS, "cache")
@@ -36,6 +39,9 @@ class CollectionStats:
     created_at: str
     updated_at: str
     model_path: str | None = None  # of a model that was given by path
+    missing: int = 0  # images without a file, which are kept for a while
+    excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # globs of each root
+    captions_files: tuple[str, ...] = ()  # read again in every run
 
 
 def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> CollectionStats:
@@ -45,7 +51,7 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
         return int(catalog.rows(f"SELECT count(*) FROM {table}")[0][0])
 
     return CollectionStats(
-        images=count("images"),
+        images=count("images i WHERE EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"),
         files=count("files"),
         captions=count("captions"),
         captions_by_language=_by(catalog, "captions", "language"),
@@ -62,7 +68,20 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
         created_at=catalog.meta("created_at") or "",
         updated_at=catalog.meta("updated_at") or "",
         model_path=identity.path,
+        **_remembered(catalog),
     )
+
+
+def _remembered(catalog: SqliteCatalog) -> dict[str, Any]:
+    """What catalogs of older versions do not have."""
+    if catalog.schema() < FACETS_SCHEMA:
+        return {}
+    remembered = Remembered(catalog)
+    return {
+        "missing": PastFiles(catalog).count(),
+        "excludes": {str(root): globs for root, globs in remembered.excludes().items() if globs},
+        "captions_files": tuple(str(path) for path in remembered.captions_files()),
+    }
 
 
 def _by(catalog: SqliteCatalog, table: str, column: str) -> dict[str, int]:

@@ -16,6 +16,7 @@ from capsearch.engine.records import Filters
 from capsearch.indexer.embedded import backend as embedded
 from capsearch.indexer.embedded import candidates, nearest
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.sources.scan import ImageFile
 
 
 class TestEmbedded(BackendContract):
@@ -186,12 +187,14 @@ def test_the_stored_count_of_documents_serves_until_something_changes(tmp_path):
         assert len(opened.backend) == opened.catalog.searchable_count() == 1
 
 
-def test_facets_are_counted_again_after_a_change(tmp_path):
+def test_facets_are_counted_again_after_a_change(tmp_path, monkeypatch):
+    monkeypatch.setattr("capsearch.indexer.embedded.backend.MIN_INTERVAL_S", 0.0)
     with collection_of(tmp_path / "index", [document("a", tags=["cat"])], {"a": X}, ()) as opened:
         before = opened.backend.facets()
         assert opened.backend.facets() is before
         writer = CatalogWriter(opened.catalog)
         with writer.transaction():
             writer.put_image(document("b").record, 1, (), document("b", tags=["dog"]).tags)
+            writer.put_file(ImageFile("/p/b.jpg", 1, 1), "b", ())
         index_words(opened)
         assert [one.value for one in opened.backend.facets().tags] == ["cat", "dog"]

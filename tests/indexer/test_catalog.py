@@ -73,7 +73,8 @@ def test_an_image_without_files_is_not_returned_and_is_deleted_with_its_captions
         writer.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
     assert catalog.images([A]) == {}
     with writer.transaction():
-        writer.remove_orphans()
+        writer.past_files.mark_missing()
+        assert writer.past_files.prune(keep_days=0) == 1
     assert catalog.rows("SELECT count(*) FROM captions WHERE image_id = ?", (A,)) == [(0,)]
     assert catalog.rows("SELECT count(*) FROM tags WHERE image_id = ?", (A,)) == [(0,)]
 

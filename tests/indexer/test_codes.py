@@ -55,6 +55,7 @@ def test_without_a_cache_codes_are_made_in_memory(array, built):
 
 @pytest.mark.parametrize("at", [0, 40, -1])
 def test_a_cache_with_a_changed_byte_is_not_opened_but_built_anew(array, built, at):
+    """Issue 11, 14: the digest lay beside the file."""
     codes.refresh(array)
     content = bytearray(array.codes_path.read_bytes())
     content[at] ^= 1
@@ -66,6 +67,7 @@ def test_a_cache_with_a_changed_byte_is_not_opened_but_built_anew(array, built, 
 
 
 def test_a_cache_signed_with_another_key_is_not_opened(array, built, tmp_path):
+    """Issue 11, 14: the digest lay beside the file."""
     codes.refresh(array)
     (tmp_path / "user" / "cache.key").write_bytes(b"k" * 32)
     codes.open_search(array)

@@ -20,7 +20,7 @@ from capsearch.engine.errors import (
 )
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import codes, maintenance, nearest, schema
+from capsearch.indexer.embedded import codes, nearest, schema
 from capsearch.indexer.embedded.collection import Collection, default_index_path
 from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA
 from capsearch.indexer.pipeline import index
@@ -195,20 +195,12 @@ def test_recent_codes_are_not_written_again(where, fake_model):
 
 @pytest.mark.usefixtures("large")
 def test_codes_of_former_files_are_removed(where, fake_model):
-    for former in ("vectors-0.codes", "captions-7.codes", "vectors.faiss"):
+    for former in ("captions-2.codes", "vectors-2.faiss"):
         (where / former).write_bytes(b"old")
     with Collection.create(where, fake_model) as writer:
         index(writer, [])
     names = [path.name for path in [*where.glob("*.codes"), *where.glob("*.faiss")]]
     assert names == ["vectors-1.codes"]
-
-
-def test_an_index_of_which_no_image_is_encoded_yet_is_empty(where, make_model):
-    other = make_model(backbone="other")
-    with Collection.create(where, other) as writer:
-        maintenance.rebuild(writer)
-        with pytest.raises(IndexEmpty):
-            writer.engine()
 
 
 class TestSchemaOne:
@@ -218,8 +210,9 @@ class TestSchemaOne:
     def old(self, where) -> Path:
         path = where / "catalog.sqlite"
         connection = sqlite3.connect(path)
-        tables = ("meta", "roots", "arrays", "files", "captions", "tags", "skipped")
+        tables = ("meta", "arrays", "files", "captions", "tags", "skipped")
         rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+        rows["roots"] = connection.execute("SELECT path, indexed_at FROM roots").fetchall()
         columns = "id, width, height, size_bytes, format, taken_at, slot"
         images = connection.execute(f"SELECT {columns} FROM images").fetchall()
         connection.close()
@@ -275,9 +268,3 @@ def test_the_environment_can_set_the_default_index(monkeypatch, tmp_path):
     assert default_index_path() == tmp_path
     monkeypatch.delenv("CAPSEARCH_INDEX")
     assert default_index_path().parts[-2:] == ("capsearch", "default")
-
-
-def test_an_index_on_a_read_only_disk_can_be_searched(where, fake_model, monkeypatch):
-    monkeypatch.setattr("capsearch.indexer.embedded.schema.os.access", lambda *_: False)
-    with Collection.open(where, fake_model) as reader:
-        assert len(reader.engine().search(Query("red")).hits) == 4

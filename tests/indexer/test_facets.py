@@ -12,6 +12,7 @@ from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import facets
+from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import ImageFile
 
 IMAGES = (
@@ -28,7 +29,7 @@ def collection(tmp_path: Path, fake_model: Model) -> Collection:
     created = Collection.create(tmp_path / "index", fake_model)
     writer = CatalogWriter(created.catalog)
     with writer.transaction():
-        writer.add_roots([Path("/p")])
+        Remembered(created.catalog).add_roots({Path("/p"): ()})
         for slot, (image_id, path, taken, captions, labels) in enumerate(IMAGES):
             record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
             tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
@@ -71,3 +72,49 @@ def test_newest_first_ties_by_id_undated_last(collection: Collection) -> None:
 def test_newest_pages_and_filters(collection: Collection) -> None:
     assert collection.catalog.newest(Filters(), limit=2, offset=1) == ("d", "b")
     assert collection.catalog.newest(Filters(tags=("cat",)), limit=9) == ("a", "b")
+
+
+def test_an_image_with_copies_counts_once_in_each_folder(collection: Collection) -> None:
+    """Issue 11, 11: folders are counted by SQL, copies corrected afterwards."""
+    writer = CatalogWriter(collection.catalog)
+    with writer.transaction():
+        for path in ("/p/cats/copy.jpg", "/p/copies/1.jpg"):
+            writer.put_file(ImageFile(path, 0, 10), "a", [])
+    assert facets(collection.catalog).folders == (
+        Facet("/p", 4), Facet("/p/cats", 2), Facet("/p/cats/old", 1), Facet("/p/copies", 1),
+    )  # fmt: skip
+
+
+def test_readers_take_the_counts_that_a_writer_stored(
+    collection: Collection, fake_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11, 11: the page counted everything again after each batch of a writer."""
+    counted = facets(collection.catalog)
+    collection.finish()
+    with Collection.open(collection.path, fake_model) as reader:
+        monkeypatch.setattr(
+            "capsearch.indexer.embedded.facets.facets", lambda catalog: pytest.fail("counted")
+        )
+        assert reader.backend.facets() == counted
+        writer = CatalogWriter(collection.catalog)
+        with writer.transaction():  # a writer at work, which has not counted yet
+            writer.put_file(ImageFile("/p/5.jpg", 0, 10), "a", [])
+        assert reader.backend.facets() == counted
+        reader.backend._facets = None
+        assert reader.backend.facets() == counted
+
+
+def test_newest_and_facets_are_read_by_index(collection: Collection) -> None:
+    """Issue 11, 11: no sorting of the whole collection at each click."""
+    plans: list[str] = []
+    rows = collection.catalog.rows
+
+    def explained(sql: str, values: object = ()) -> list[object]:
+        plan = collection.catalog.connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)  # type: ignore[call-overload]
+        plans.extend(row[3] for row in plan)
+        return rows(sql, values)  # type: ignore[arg-type]
+
+    collection.catalog.rows = explained  # type: ignore[method-assign, assignment]
+    collection.catalog.newest(Filters(), limit=2)
+    assert any("images_newest" in step for step in plans)
+    assert not any("TEMP B-TREE" in step for step in plans)

@@ -9,7 +9,9 @@ from capsearch.engine.query import Query
 from capsearch.indexer.embedded import maintenance
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.pipeline import index
+from capsearch.indexer.pipeline import IndexOptions, index
+
+PRUNE = IndexOptions(prune=True)
 
 
 @pytest.fixture
@@ -47,14 +49,14 @@ def hits(collection) -> list[object]:
 
 def test_up_to_a_third_of_unused_rows_stay(collection, folder):
     delete(folder, "red", "blue")  # 2 of 8
-    index(collection, [folder])
+    index(collection, [folder], PRUNE)
     assert rows(collection) == {"features": 8, "vectors": 8, "captions": 8}
     assert len(hits(collection)) == 6
 
 
 def test_more_than_a_third_of_unused_rows_are_removed(collection, folder):
     delete(folder, "red", "blue", "green")  # 3 of 8
-    index(collection, [folder])
+    index(collection, [folder], PRUNE)
     assert rows(collection) == {"features": 5, "vectors": 5, "captions": 5}
     assert maintenance.used_slots(collection.catalog, "images").tolist() == [0, 1, 2, 3, 4]
     arrays = sorted(path.name for path in collection.path.glob("*-*.f*"))
@@ -65,7 +67,7 @@ def test_compaction_changes_no_search_result(collection, folder, monkeypatch):
     delete(folder, "red", "blue", "green", "black")
     with monkeypatch.context() as patch:
         patch.setattr(maintenance, "compact", lambda collection: None)
-        index(collection, [folder])
+        index(collection, [folder], PRUNE)
     before = hits(collection)
     maintenance.compact(collection)
     assert rows(collection)["vectors"] == 4
@@ -86,15 +88,15 @@ def test_a_kill_during_compaction_leaves_a_valid_index(
     place = (
         (CatalogWriter, "set_array")
         if moment == "before the switch"
-        else (maintenance, "_remove_old_files")
+        else (maintenance, "remove_old_files")
     )
     with monkeypatch.context() as patch:
         patch.setattr(*place, die)
         with pytest.raises(Killed):
-            index(collection, [folder])
+            index(collection, [folder], PRUNE)
     collection.close()
     with Collection.create(tmp_path / "index", fake_model) as again:
-        index(again, [folder])
+        index(again, [folder], PRUNE)
         assert len(hits(again)) == 4
         assert rows(again)["vectors"] == 4
         assert len(list(again.path.glob("*-*.f*"))) == 3
@@ -102,8 +104,8 @@ def test_a_kill_during_compaction_leaves_a_valid_index(
 
 def test_images_can_be_added_after_compaction(collection, folder, image):
     delete(folder, "red", "blue", "green")
-    index(collection, [folder])
+    index(collection, [folder], PRUNE)
     image(folder / "new.png", "red", "blue")
-    assert index(collection, [folder]).added == 1
+    assert index(collection, [folder], PRUNE).added == 1
     assert rows(collection)["vectors"] == 6
     assert len(hits(collection)) == 6

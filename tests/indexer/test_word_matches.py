@@ -109,7 +109,12 @@ def test_a_file_that_got_another_image_is_no_name_of_the_old_one(collection):
 
 
 def test_an_image_that_is_deleted_leaves_no_words_to_its_successor(collection):
-    change(collection, lambda writer: (writer.remove_files(["/p/b.jpg"]), writer.remove_orphans()))
+    def delete(writer):
+        writer.remove_files(["/p/b.jpg"])
+        writer.past_files.mark_missing()
+        writer.past_files.prune(keep_days=0)
+
+    change(collection, delete)
     assert having(collection, "bus") == []
     assert collection.catalog.rows("SELECT count(*) FROM words") == [(1,)]
     new = document("c")

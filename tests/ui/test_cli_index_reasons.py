@@ -103,8 +103,8 @@ def test_the_index_folder_itself(indexed: Path, run: Run, tmp_path: Path) -> Non
     """Issue 11, 17; also 1: `index P --index P` said "0 added"."""
     where = Path(run("index", "--json").json["index"])
     copy = shutil.copytree(where, tmp_path / "copy of the index")
-    for folder in (where, copy):
-        assert "this folder is an index" in run("index", folder).err
+    assert "is the index itself, whose files are not indexed" in run("index", where).err
+    assert "this folder is an index" in run("index", copy).err
 
 
 def test_only_unsupported_formats(tmp_path: Path, run: Run) -> None:

@@ -33,6 +33,7 @@ Examples:
   capsearch index images --exclude '*/raw/*'     leave some files out
   capsearch index images --captions coco.json    read captions from a file
   capsearch index images --index ./images.index  write a separate index
+  capsearch index --prune                        delete what is known of deleted images
 
 Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
 beside the images (NAME.txt, NAME.json, NAME.xmp) and inside them (EXIF, IPTC, XMP) are read too.
@@ -57,7 +58,7 @@ Ctrl-C finishes the current batch and saves everything up to it.
     multiple=True,
     metavar="GLOB",
     help="Leave out files and folders whose name, path below PATH, or absolute path matches this "
-    "pattern. Repeatable.",
+    "pattern. Repeatable. Remembered for each PATH until others are given; '' leaves nothing out.",
 )
 @click.option(
     "--follow-symlinks",
@@ -71,7 +72,28 @@ Ctrl-C finishes the current batch and saves everything up to it.
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Read captions from COCO-style JSON, or from CSV or TSV with the columns file and "
-    "caption. Repeatable.",
+    "caption. Repeatable. The file is read again in later runs.",
+)
+@click.option(
+    "--confirm-removed",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The images of this folder were really deleted. Without it, a folder that has suddenly "
+    "lost all its images is taken for a drive that is not mounted. Repeatable.",
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Delete at once what is known of images whose files are gone, and their thumbnails. This "
+    "also confirms all removed folders.",
+)
+@click.option(
+    "--keep-missing",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="How long captions and vectors of images whose files are gone are kept, in case the files "
+    "come back. Remembered.  [default: 30]",
 )
 @click.option(
     "--max-pixels",
@@ -112,7 +134,8 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "--rebuild",
     is_flag=True,
     help="Encode everything again, including files skipped before. With another --model of the "
-    "same backbone, images are not opened: their stored features are projected again.",
+    "same backbone, images are not opened: their stored features are projected again. Searches "
+    "use the old vectors until all new ones are there.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
 @click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
@@ -124,6 +147,9 @@ def command(
     exclude: tuple[str, ...],
     follow_symlinks: bool,
     captions: tuple[Path, ...],
+    confirm_removed: tuple[Path, ...],
+    prune: bool,
+    keep_missing: float | None,
     max_pixels: float,
     batch_size: int,
     decode_threads: int | None,
@@ -147,6 +173,9 @@ def command(
     options = IndexOptions(
         exclude=exclude,
         captions=captions,
+        confirm_removed=confirm_removed,
+        prune=prune,
+        keep_missing=keep_missing,
         rebuild=rebuild,
         batch_size=batch_size,
         decode_threads=decode_threads,
@@ -156,7 +185,8 @@ def command(
     )
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
-        summary = _run(collection, paths or _known_roots(collection), options)
+        _require_roots(collection, paths)
+        summary = _run(collection, paths, options)
     if as_json:
         print_json({"index": where, **asdict(summary)})
     else:
@@ -164,11 +194,9 @@ def command(
     return _exit_code(summary, strict)
 
 
-def _known_roots(collection: Collection) -> tuple[Path, ...]:
-    roots = tuple(Path(root) for root in collection.stats().roots)
-    if not roots:
+def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
+    if not paths and not collection.catalog.roots():
         raise click.UsageError(NOTHING_TO_INDEX)
-    return roots
 
 
 def _run(collection: Collection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
@@ -210,6 +238,13 @@ def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
     why = why_nothing_was_added(summary)
     if why:
         remark(why)
+    if summary.pruned:
+        click.echo(f"pruned: {summary.pruned} images whose files are gone")
+    if summary.missing:
+        remark(
+            f"{summary.missing} images have no file any more; `capsearch index --prune` "
+            "deletes what is known of them"
+        )
     if summary.captions_added:
         click.echo(f"captions: {summary.captions_added} added")
     if summary.skipped:
