@@ -17,6 +17,7 @@ Source = Literal["image", "caption", "generated", "words"]  # of evidence, see e
 
 LANGUAGES = ("en", "zh", "ja")
 MODES: tuple[Mode, ...] = ("clm", "cm", "cl")
+TAKEN_FROM = "taken_from"  # Document.metadata: where the date comes from
 GENERATED = "model:"  # sources that start so were written by a model, all others by people
 
 
@@ -73,6 +74,7 @@ class Document:
     record: ImageRecord
     captions: tuple[Caption, ...] = ()
     tags: tuple[Tag, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)  # other texts: headline, byline, ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from capsearch.encoders.preprocess import DecodedImage
-from capsearch.engine.records import ImageRecord, Vectors
+from capsearch.engine.records import TAKEN_FROM, ImageRecord, Vectors
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, PendingCaption
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.prepare import Outcome, Prepared
@@ -78,7 +78,11 @@ class ImageEncoding:
             decoded.format,
             image.taken_at,
         )
-        return self._writer.put_image(record, slot, image.metadata.captions, image.metadata.tags)
+        said = image.metadata
+        added = self._writer.put_image(record, slot, said.captions, said.tags)
+        fields = {**said.fields, TAKEN_FROM: said.taken_from or ""}
+        self._writer.metadata.put_fields(record.id, {k: v for k, v in fields.items() if v})
+        return added
 
     def _put_file(self, outcome: Outcome) -> None:
         file = outcome.file

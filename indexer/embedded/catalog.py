@@ -65,11 +65,25 @@ class SqliteCatalog:
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Images with everything written about them; ids without a file are left out."""
-        captions, tags = self.captions(ids), self.tags(ids)
+        captions, tags, metadata = self.captions(ids), self.tags(ids), self.metadata(ids)
         return {
-            image_id: Document(record, captions.get(image_id, ()), tags.get(image_id, ()))
+            image_id: Document(
+                record,
+                captions.get(image_id, ()),
+                tags.get(image_id, ()),
+                metadata.get(image_id, {}),
+            )
             for image_id, record in self.images(ids).items()
         }
+
+    def metadata(self, ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Texts of each image that are neither captions nor tags, by what they are."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        if self.has_words():
+            sql = "SELECT image_id, key, value FROM metadata WHERE image_id IN ({})"
+            for image_id, key, value in self._rows_by_id(sql, ids):
+                found[image_id][key] = value
+        return found
 
     def select(
         self, filters: Filters, columns: str = "id", *more: tuple[str, Sequence[object]]

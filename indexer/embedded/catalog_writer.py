@@ -14,6 +14,7 @@ from capsearch.engine.records import Caption, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
 from capsearch.indexer.embedded.catalog import SqliteCatalog, under
 from capsearch.indexer.embedded.disk import is_disk_error, write_failed
+from capsearch.indexer.embedded.metadata_table import MetadataTable
 from capsearch.indexer.embedded.past_files import METADATA_SOURCES, SIDECAR, PastFiles
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -51,6 +52,7 @@ class CatalogWriter:
     def __init__(self, catalog: SqliteCatalog) -> None:
         self.catalog = catalog
         self.past_files = PastFiles(catalog)
+        self.metadata = MetadataTable(catalog)
         self._connection = catalog.connection
 
     @contextmanager
@@ -165,7 +167,7 @@ class CatalogWriter:
             (record.id, record.width, record.height, record.size_bytes, record.format, taken_at),
         )
         self._set_image_slot(record.id, slot)
-        self._put_tags(record.id, tags)
+        self.metadata.put_tags(record.id, tags)
         return self._replace_captions(record.id, METADATA_SOURCES, "", captions)
 
     def put_file(
@@ -258,17 +260,6 @@ class CatalogWriter:
         """Deletes a path from the skipped files, and from those of the image it had before."""
         self._connection.execute("DELETE FROM skipped WHERE path = ?", (path,))
         self.past_files.leave(path, except_image)
-
-    def _put_tags(self, image_id: str, tags: Sequence[Tag]) -> None:
-        marks = ", ".join("?" * len(METADATA_SOURCES))
-        self._connection.execute(
-            f"DELETE FROM tags WHERE image_id = ? AND source IN ({marks})",
-            (image_id, *METADATA_SOURCES),
-        )
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO tags VALUES (?, ?, ?, ?, ?)",
-            [(image_id, tag.label, tag.language, tag.confidence, tag.source) for tag in tags],
-        )
 
     def _replace_captions(
         self, image_id: str, sources: Sequence[str], origin: str, captions: Sequence[Caption]

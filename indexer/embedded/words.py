@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from capsearch.engine.evidence import is_rare, word_weight
-from capsearch.engine.records import Document
+from capsearch.engine.records import TAKEN_FROM, Document
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 
 MAX_WORDS = 64  # of one query; rarer ones first
@@ -61,6 +61,7 @@ def _texts(document: Document) -> Iterator[str]:
     """Everything written about an image, and what its files and folders are called."""
     yield from (caption.text for caption in document.captions)
     yield from (tag.label for tag in document.tags)
+    yield from (text for key, text in document.metadata.items() if key != TAKEN_FROM)
     yield from (_path_text(path) for path in document.record.paths)
 
 

@@ -167,3 +167,18 @@ def test_a_broken_captions_file_stops_the_run_before_any_change(collection, imag
     with pytest.raises(InvalidCaptions):
         index(collection, [image_folder], IndexOptions(captions=(tmp_path / "c.csv",)))
     assert paths(collection) == []
+
+
+def test_junk_and_bylines_are_no_captions_but_stay_findable_as_words(collection, image_folder):
+    """issue 12, 4; issue 11, 18."""
+    header = Image.Exif()
+    header[0x010E] = "OLYMPUS DIGITAL CAMERA"
+    Image.new("RGB", (16, 16), "purple").save(image_folder / "p.jpg", exif=header)
+    index(collection, [image_folder])
+    [(image_id,)] = collection.catalog.rows("SELECT image_id FROM files WHERE path LIKE '%/p.jpg'")
+    document = collection.backend.lookup([image_id])[image_id]
+    assert document.captions == ()
+    assert document.metadata["description"] == "OLYMPUS DIGITAL CAMERA"
+    assert document.metadata["taken_from"] == "file"
+    sql = "SELECT id FROM images JOIN words ON words.rowid = number WHERE words MATCH 'olympus'"
+    assert collection.catalog.rows(sql) == [(image_id,)]

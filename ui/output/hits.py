@@ -61,6 +61,7 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
         "words": why.words,
         "log_odds": dict(why.log_odds),
         "caption": asdict(why.caption) if why.caption else None,
+        "metadata": dict(hit.document.metadata),
         "path": hit.record.path,
         **asdict(hit.record),
     }

@@ -54,6 +54,7 @@ EN = Texts(
     by_model="written by a model",
     size="Size",
     taken="Taken",
+    metadata="Metadata",
     files="Files",
     score="Score",
     evidence="What the score is made of (log-odds)",

@@ -62,6 +62,7 @@ class Texts:
     by_model: str
     size: str
     taken: str
+    metadata: str
     files: str
     score: str
     evidence: str

@@ -54,6 +54,7 @@ JA = Texts(
     by_model="モデルが作成",
     size="大きさ",
     taken="撮影日時",
+    metadata="メタデータ",
     files="ファイル",
     score="スコア",
     evidence="スコアの内訳（対数オッズ）",

@@ -54,6 +54,7 @@ ZH = Texts(
     by_model="由模型撰写",
     size="尺寸",
     taken="拍摄时间",
+    metadata="元数据",
     files="文件",
     score="分数",
     evidence="分数的由来（对数几率）",

@@ -10,7 +10,15 @@ import streamlit as st
 from capsearch.engine.duplicates import near_duplicates
 from capsearch.engine.errors import CapsearchError
 from capsearch.engine.query import Query
-from capsearch.engine.records import Caption, Document, Hit, ImageRecord, Tag, Unit
+from capsearch.engine.records import (
+    TAKEN_FROM,
+    Caption,
+    Document,
+    Hit,
+    ImageRecord,
+    Tag,
+    Unit,
+)
 from capsearch.ui.output.terminal import human_bytes, printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import file_actions, grid, session
@@ -97,7 +105,12 @@ def _facts(view: View, document: Document) -> None:
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
     _field(texts.size, size)
     if record.taken_at is not None:
-        _field(texts.taken, record.taken_at.strftime("%Y-%m-%d %H:%M"))
+        source = document.metadata.get(TAKEN_FROM, "")
+        taken = record.taken_at.strftime("%Y-%m-%d %H:%M")
+        _field(texts.taken, f"{taken} ({source})" if source else taken)
+    fields = {k: v for k, v in document.metadata.items() if k != TAKEN_FROM}
+    if fields:
+        _field(texts.metadata, "\n".join(printable(f"{k}: {v}") for k, v in fields.items()))
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
     file_actions.show(texts, view.library.collection, record)
     st.space("small")
