@@ -58,7 +58,6 @@ KINDS: Mapping[str, Kind] = {
     "backbone": Kind("capsearch.encoders.loaders:load_backbone"),
     "text": Kind("capsearch.encoders.loaders:load_text", searches=True),
 }
-_SEARCHING = tuple(name for name, kind in KINDS.items() if kind.searches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +105,15 @@ def calibration_folder(folder: Path, card: Mapping[str, Any]) -> Path:
     return own if own.is_dir() else folder
 
 
+def _searching() -> tuple[str, ...]:
+    return tuple(name for name, kind in KINDS.items() if kind.searches)
+
+
 def document_bank(name: str | None = None) -> DocumentBank:
     """The unrelated documents that a model was calibrated with; UnknownModel if it was not."""
     from capsearch.encoders.evidence import BANK_FILE, StoredEvidence
 
-    folder = find(name or DEFAULT_MODEL, *_SEARCHING)
+    folder = find(name or DEFAULT_MODEL, *_searching())
     calibrated = calibration_folder(folder, model_folder.read_card(folder))
     if not (calibrated / BANK_FILE).is_file():
         raise UnknownModel(f"{name or DEFAULT_MODEL} is not calibrated: run `capsearch calibrate`")
@@ -128,7 +131,7 @@ def load(name: str | None = None) -> Model:
     Cheap: arrays and the ONNX session open on first use. UnknownModel lists the models there are.
     """
     name = name or DEFAULT_MODEL
-    folder = find(name, *_SEARCHING)
+    folder = find(name, *_searching())
     model: Model = _open(folder)
     return model if model.name == name else replace(model, path=folder)
 
