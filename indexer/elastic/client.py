@@ -87,6 +87,8 @@ def readable_errors(address: Address) -> Iterator[None]:
 
     try:
         yield
+    except elasticsearch.UnsupportedProductError as error:
+        raise IndexProblem(f"{address.cluster} is no Elasticsearch; check host and port") from error
     except elasticsearch.ApiError as error:
         raise _answered(address, error) from error
     except elasticsearch.SSLError as error:
@@ -102,7 +104,7 @@ def readable_errors(address: Address) -> Iterator[None]:
         raise IndexProblem(
             f"nothing answers at {address.cluster}; check host and port, and that it is running"
         ) from error
-    except (elasticsearch.UnsupportedProductError, elasticsearch.TransportError) as error:
+    except elasticsearch.TransportError as error:
         raise IndexProblem(f"{address.cluster} is no Elasticsearch; check host and port") from error
 
 

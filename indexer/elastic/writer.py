@@ -40,13 +40,12 @@ class ElasticWriter:
 
     def upsert(self, documents: Iterable[NewDocument]) -> None:
         """Adds documents, or replaces those of the same id."""
-        for _ in self.upserting(documents):
+        for _ in self.index_json(self.to_json(one) for one in documents):
             pass
 
-    def upserting(self, documents: Iterable[NewDocument]) -> Iterator[str]:
-        """The same, and yields the id of each document once the cluster has it."""
-        sources = (mapping.to_json(one, self._words_of) for one in documents)
-        yield from self.index_json(sources)
+    def to_json(self, document: NewDocument) -> dict[str, Any]:
+        """A document as it is written."""
+        return mapping.to_json(document, self._words_of)
 
     def index_json(self, sources: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         """Documents that are JSON already; yields ids as they are accepted."""
@@ -72,19 +71,19 @@ class ElasticWriter:
         What to restore is noted in the index first: the next load restores it where this one
         was killed.
         """
-        before = self._noted() or self._relaxable()
+        before = self._meta()[mapping.META].get(_RELAXED) or self._relaxable()
         relaxed: dict[str, Any] = {"refresh_interval": "-1"}
         with readable_errors(self.address):
             if not self.client.count(index=self.index)["count"]:
                 relaxed["number_of_replicas"] = 0
-            self._note(before)
+            self.describe(**{_RELAXED: before})
             self.client.indices.put_settings(index=self.index, settings=relaxed)
         try:
             yield
         finally:
             with readable_errors(self.address):
                 self.client.indices.put_settings(index=self.index, settings=before)
-                self._note(None)
+                self.describe(**{_RELAXED: None})
             self.refresh()
 
     def _bulk(self, actions: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -125,17 +124,13 @@ class ElasticWriter:
         interval = found["index"].get("refresh_interval")
         return {"refresh_interval": interval, "number_of_replicas": replicas}
 
-    def _noted(self) -> dict[str, Any] | None:
-        noted: dict[str, Any] | None = self._meta()[mapping.META].get(_RELAXED)
-        return noted
-
-    def _note(self, settings: Mapping[str, Any] | None) -> None:
+    def describe(self, **facts: Any) -> None:
+        """Changes what the index says about itself; None removes a fact."""
         stored = self._meta()
-        own = {key: one for key, one in stored[mapping.META].items() if key != _RELAXED}
-        if settings is not None:
-            own[_RELAXED] = dict(settings)
+        own = {**stored[mapping.META], **facts}
+        kept = {key: one for key, one in own.items() if one is not None}
         with readable_errors(self.address):
-            self.client.indices.put_mapping(index=self.index, meta={**stored, mapping.META: own})
+            self.client.indices.put_mapping(index=self.index, meta={**stored, mapping.META: kept})
 
     def _meta(self) -> dict[str, Any]:
         with readable_errors(self.address):
