@@ -55,6 +55,6 @@ def test_half_of_the_credentials_or_a_missing_ca_file_are_refused(tmp_path):
 
 def test_a_wrong_port_is_one_line_with_what_to_do():
     address = Address.parse("https://127.0.0.1:1/images")
-    with pytest.raises(IndexProblem, match="nothing answers at .*check host and port"):
-        with readable_errors(address):
-            connect(address, {}).options(max_retries=0).info()
+    said = "nothing answers at https://127.0.0.1:1; check host and port"
+    with pytest.raises(IndexProblem, match=said), readable_errors(address):
+        connect(address, {}).options(max_retries=0).info()
