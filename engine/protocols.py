@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from capsearch.engine.evidence_model import EvidenceModel
@@ -162,9 +162,10 @@ class NewDocument:
     """A document to write, with its vectors."""
 
     document: Document
-    feature: Vectors  # (F,) of the backbone
-    vector: Vectors  # (D,)
+    feature: Vectors | None  # (F,) of the backbone; None: not encoded yet, as `vector`
+    vector: Vectors | None  # (D,)
     caption_vectors: Mapping[Caption, Vectors]  # (C,) of the captions that were encoded
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # of its texts and files, as JSON
 
 
 class Backend(Protocol):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from elastic_node import Node, Unavailable, running_node
 
 from capsearch.encoders.models import Model
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
@@ -63,3 +65,23 @@ def collection(tmp_path: Path, fake_model: Model) -> Iterator[Collection]:
     """An empty index, open for writing."""
     with Collection.create(tmp_path / "index", fake_model) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def elastic_node() -> Iterator[Node]:
+    """A real Elasticsearch, one for all tests; tests that need it are marked `elastic`."""
+    if "CAPSEARCH_TEST_ES" in os.environ:  # "URL USER PASSWORD CA": one that runs already
+        url, user, password, certificate = os.environ["CAPSEARCH_TEST_ES"].split()
+        yield Node(url, Path(certificate), password, user)
+        return
+    node = running_node()
+    try:
+        started = node.__enter__()
+    except Unavailable as problem:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(problem))
+        pytest.skip(str(problem))
+    try:
+        yield started
+    finally:
+        node.__exit__(None, None, None)

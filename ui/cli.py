@@ -36,6 +36,9 @@ COMMANDS: Mapping[str, Entry] = {
     "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
     "info": Entry("capsearch.ui.commands.info:command", "Report what an index holds."),
     "forget": Entry("capsearch.ui.commands.forget:command", "Let go of an indexed folder."),
+    "copy": Entry(
+        "capsearch.ui.commands.copy:command", "Copy an index to a cluster, or back, as it is."
+    ),
     "models": Entry("capsearch.ui.commands.models:command", "List the available models."),
     "train": Entry("capsearch.ui.commands.train:command", "Train models on your own captions."),
     "calibrate": Entry(

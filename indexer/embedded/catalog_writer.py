@@ -153,9 +153,13 @@ class CatalogWriter:
         self._connection.execute("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?, ?)", row)
 
     def put_image(
-        self, record: ImageRecord, slot: int, captions: Sequence[Caption], tags: Sequence[Tag]
+        self,
+        record: ImageRecord,
+        slot: int | None,
+        captions: Sequence[Caption],
+        tags: Sequence[Tag],
     ) -> int:
-        """Adds an encoded image with the captions and tags of its metadata.
+        """Adds an image (`slot` None: not encoded) with the captions and tags of its metadata.
 
         Returns the number of new captions.
         """

@@ -53,11 +53,11 @@ def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str]]:
 
 def tokens_of(document: Document | None, words_of: Callable[[str], Sequence[str]]) -> str:
     """What the index holds for a document: its texts as tokens; nothing for one without a file."""
-    texts = () if document is None else _texts(document)
+    texts = () if document is None else texts_of(document)
     return _BETWEEN_TEXTS.join(" ".join(words_of(text)) for text in texts)
 
 
-def _texts(document: Document) -> Iterator[str]:
+def texts_of(document: Document) -> Iterator[str]:
     """Everything written about an image, and what its files and folders are called."""
     yield from (caption.text for caption in document.captions)
     yield from (tag.label for tag in document.tags)

@@ -11,33 +11,38 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.engine.errors import CapsearchError
-from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.commands.options import (
+    backend_option,
+    index_option,
+    index_path_or_default,
+    json_option,
+)
 from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable, remark
 
 if TYPE_CHECKING:
+    from capsearch.indexer.elastic.collection import ElasticStats
     from capsearch.indexer.embedded.collection import CollectionStats
 
 EXAMPLES = """\b
 Examples:
   capsearch info
   capsearch info --index ./images.index --json
+  capsearch info --backend https://search.example:9200/images
 """
 
 
 @click.command(epilog=EXAMPLES)
 @index_option
+@backend_option
 @json_option
-def command(index_path: Path | None, as_json: bool) -> None:
+def command(index_path: Path | None, backend: str | None, as_json: bool) -> None:
     """Report what an index holds, which model made it, and its size on disk.
 
     This works without the index's model; a missing model is named.
     """
-    from capsearch.indexer.embedded.collection import read_stats
-
-    where = index_path_or_default(index_path)
-    stats = read_stats(where)
+    where, stats = _stats(index_path, backend)
     problem = _model_problem(stats)
-    facts = {"index": str(where), **asdict(stats), "model_problem": problem}
+    facts = {"index": where, **asdict(stats), "model_problem": problem}
     if problem is not None:
         remark(f"warning: {problem}")
     if as_json:
@@ -49,7 +54,20 @@ def command(index_path: Path | None, as_json: bool) -> None:
     click.echo("\n".join(aligned(rows)))
 
 
-def _model_problem(stats: CollectionStats) -> str | None:
+def _stats(
+    index_path: Path | None, backend: str | None
+) -> tuple[str, CollectionStats | ElasticStats]:
+    if backend is not None and index_path is None:
+        from capsearch.indexer.elastic import collection as elastic
+
+        return backend, elastic.read_stats(backend)
+    from capsearch.indexer.embedded import collection as embedded
+
+    where = index_path_or_default(index_path)
+    return str(where), embedded.read_stats(where)
+
+
+def _model_problem(stats: CollectionStats | ElasticStats) -> str | None:
     """Why the index cannot be searched with its model, and what to do; None if it can."""
     from capsearch.encoders import models
 

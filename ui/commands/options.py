@@ -20,6 +20,13 @@ index_option: Callable[[F], F] = click.option(
     metavar="DIR",
     help="Folder of the index.  [default: $CAPSEARCH_INDEX, or your data directory]",
 )
+backend_option: Callable[[F], F] = click.option(
+    "--backend",
+    envvar="CAPSEARCH_BACKEND",
+    metavar="URL",
+    help="Collection in Elasticsearch, https://HOST:9200/NAME, in place of an index folder; see "
+    "docs/cluster.md.  [default: $CAPSEARCH_BACKEND, unless --index is given]",
+)
 json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
 )

@@ -13,9 +13,9 @@ from capsearch.engine.errors import InvalidImage
 from capsearch.engine.query import Query
 from capsearch.engine.records import Filters, Mode, Pixels, SearchResult
 from capsearch.ui.commands.options import (
+    backend_option,
     first_day,
     index_option,
-    index_path_or_default,
     json_option,
     last_day,
 )
@@ -23,7 +23,7 @@ from capsearch.ui.modes import MODE_NAMES
 from capsearch.ui.output.terminal import remark
 
 if TYPE_CHECKING:
-    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.ui.opening import AnyCollection
 
 EXAMPLES = """\b
 Examples:
@@ -61,6 +61,7 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 @click.command(epilog=EXAMPLES)
 @click.argument("text", nargs=-1, metavar="[TEXT]")
 @index_option
+@backend_option
 @click.option(
     "--image",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -169,6 +170,7 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 def command(
     text: tuple[str, ...],
     index_path: Path | None,
+    backend: str | None,
     image: Path | None,
     image_weight: float,
     language: str | None,
@@ -193,8 +195,7 @@ def command(
     if as_json and as_paths:
         raise click.UsageError("choose one of --json and --paths")
     _check_sheet(sheet)
-    from capsearch.encoders import models
-    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.ui.opening import open_collection
 
     filters = Filters(
         folders=tuple(_absolute(folder) for folder in folders),
@@ -204,8 +205,7 @@ def command(
         caption_language=caption_lang,
         written_by=written_by,
     )
-    where = index_path_or_default(index_path)
-    with Collection.open(where, models.load(model) if model else None) as collection:
+    with open_collection(index_path, backend, model) as collection:
         engine = collection.engine()
         query = Query(
             text=_query_text(text),
@@ -233,7 +233,7 @@ def _absolute(folder: Path) -> str:
     return str(folder.expanduser().resolve())
 
 
-def _pixels(image: Path | None, collection: Collection) -> Pixels | None:
+def _pixels(image: Path | None, collection: AnyCollection) -> Pixels | None:
     if image is None:
         return None
     from capsearch.encoders.preprocess import decode
@@ -273,7 +273,7 @@ def _check_sheet(sheet: Path | None) -> None:
 
 
 def _write_sheet(
-    collection: Collection,
+    collection: AnyCollection,
     query: Query,
     result: SearchResult,
     sheet: Path | None,

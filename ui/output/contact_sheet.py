@@ -20,7 +20,7 @@ from capsearch.ui.output.scores import score_text
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.ui.opening import AnyCollection
 
 THUMBNAIL_EDGE = 320
 PNG_CELL, PNG_LABEL, PNG_COLUMNS = 240, 24, 5  # pixels, pixels, cells
@@ -47,7 +47,7 @@ small {{ opacity: .7; display: block }}
 """
 
 
-def write(collection: Collection, title: str, result: SearchResult, target: Path) -> None:
+def write(collection: AnyCollection, title: str, result: SearchResult, target: Path) -> None:
     """Write the sheet to `target`; its suffix is one of WRITERS."""
     target.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[target.suffix.lower()](collection, title, result, target)
@@ -65,7 +65,7 @@ def show(sheet: Path) -> None:
     webbrowser.open(sheet.absolute().as_uri())
 
 
-def _write_html(collection: Collection, title: str, result: SearchResult, target: Path) -> None:
+def _write_html(collection: AnyCollection, title: str, result: SearchResult, target: Path) -> None:
     figures = "\n".join(
         _figure(one, result.unit, _thumbnail(collection, one)) for one in result.hits
     )
@@ -92,7 +92,7 @@ def _image(thumbnail: Path | None) -> str:
     return f'<img alt="" src="data:{kind};base64,{data}">'
 
 
-def _thumbnail(collection: Collection, hit: Hit) -> Path | None:
+def _thumbnail(collection: AnyCollection, hit: Hit) -> Path | None:
     """The cached thumbnail, or None when the image file is missing or unreadable."""
     from capsearch.engine.errors import InvalidImage
     from capsearch.indexer.embedded.thumbnails import thumbnail
@@ -103,7 +103,7 @@ def _thumbnail(collection: Collection, hit: Hit) -> Path | None:
         return None
 
 
-def _write_png(collection: Collection, title: str, result: SearchResult, target: Path) -> None:
+def _write_png(collection: AnyCollection, title: str, result: SearchResult, target: Path) -> None:
     from PIL import Image
 
     columns = max(1, min(PNG_COLUMNS, len(result.hits)))
@@ -134,5 +134,5 @@ def _paste(sheet: Image, corner: tuple[int, int], label: str, thumbnail: Path | 
     ImageDraw.Draw(sheet).text((left + 8, top + PNG_CELL), label, fill="black", font_size=16)
 
 
-Writer = Callable[["Collection", str, SearchResult, Path], None]
+Writer = Callable[["AnyCollection", str, SearchResult, Path], None]
 WRITERS: Mapping[str, Writer] = {".html": _write_html, ".png": _write_png}

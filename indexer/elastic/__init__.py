@@ -1,0 +1,1 @@
+"""Collections in an Elasticsearch cluster; needs the extra `elastic`."""

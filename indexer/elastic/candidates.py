@@ -1,0 +1,136 @@
+"""Candidates as a cluster returns them, and their evidence, computed from the rows they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from capsearch.engine.evidence import Evidence, Floats, is_rare, word_weight
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Caption, Source, Vectors
+from capsearch.indexer.elastic.mapping import CAPTION_ROWS, IMAGE_ROW, caption, row
+from capsearch.indexer.embedded.nearest import exact_scores
+from capsearch.indexer.embedded.words import MAX_WORDS
+
+Hit: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The rare words of a query, their weights, and how many documents have any (at most)."""
+
+    rare: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    total: float = 0.0  # weight of all words of the query
+    documents: int = 0
+
+    @classmethod
+    def of(cls, words: Sequence[str], containing: Sequence[int], documents: int) -> Words:
+        """`containing` documents have each word, of so many `documents`."""
+        weights = [word_weight(documents, count) for count in containing]
+        known = sorted(zip(containing, words, weights, strict=True))
+        rare = [one for one in known if is_rare(documents, one[0])][:MAX_WORDS]
+        return cls(
+            tuple(word for _, word, _ in rare),
+            tuple(weight for _, _, weight in rare),
+            sum(weights),
+            sum(count for count, _, _ in rare),
+        )
+
+    def coverage(self, hit: Hit) -> float:
+        """The share of the query's words that a hit has, by weight, from 0 to 1."""
+        numbers = (int(name) for name in hit.get("matched_queries", ()))
+        return sum(self.weights[number] for number in numbers) / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The evidence of hits, and the best caption of each that has one."""
+
+    hits: Sequence[Hit]
+    evidence: Evidence
+    captions: Mapping[int, Caption]
+
+
+def score(query: EncodedQuery, words: Words, hits: Sequence[Hit]) -> Scored:
+    """Exact evidence from the rows that the hits carry."""
+    values: dict[str, Floats] = {"words": np.array([words.coverage(hit) for hit in hits], float)}
+    best: dict[int, Caption] = {}
+    if query.image is not None:
+        rows = [row(hit["fields"], IMAGE_ROW, "<f4") for hit in hits]
+        values["image"] = _products(query.image, [one for one in rows if one is not None])
+    if query.caption is not None:
+        values |= _caption_scores(query, query.caption, hits, best)
+    return Scored(hits, Evidence.of(len(hits), **values), best)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many documents pass the filters, and how many of them have an encoded caption."""
+
+    images: float = np.inf
+    captioned: float = np.inf
+
+
+def short(query: EncodedQuery, scored: Scored, depth: int) -> bool:
+    """Whether any vector found less than asked for: all there are, or all the graph reaches."""
+    captioned = int(np.count_nonzero(~np.isnan(_captions(scored))))
+    return len(scored.hits) < depth or (query.caption is not None and captioned < depth)
+
+
+def highest(query: EncodedQuery, scored: Scored, depth: int, totals: Totals) -> dict[Source, float]:
+    """The most that a document outside can score by each source; NaN if none has it.
+
+    The hits contain the best `depth` by each vector, so none outside exceeds the score at that
+    rank. Words are all found.
+    """
+    most = max([0.0, *query.caption_offsets.values()])
+    caption = _outside(query.caption, _captions(scored), depth, totals.captioned) + most
+    image = _outside(query.image, scored.evidence.image, depth, totals.images)
+    return {"image": image, "caption": caption, "generated": caption, "words": 0.0}
+
+
+def _outside(vector: Vectors | None, scores: Floats, depth: int, total: float) -> float:
+    known = np.sort(scores[~np.isnan(scores)])
+    if vector is None or len(known) >= total:
+        return np.nan
+    if not vector.any():
+        return 0.0  # zeros are near nothing: everything scores the same
+    return float(known[-min(depth, len(known))]) if len(known) else np.inf
+
+
+def _captions(scored: Scored) -> Floats:
+    return np.fmax(scored.evidence.caption, scored.evidence.generated)
+
+
+def _caption_scores(
+    query: EncodedQuery, vector: Vectors, hits: Sequence[Hit], best: dict[int, Caption]
+) -> dict[str, Floats]:
+    """The best scores by who wrote the caption; `best` gets the caption of each hit."""
+    texts = [(at, caption(one)) for at, hit in enumerate(hits) for one in _encoded(hit)]
+    tables = [row(hit["fields"], CAPTION_ROWS, "<f2") for hit in hits if _encoded(hit)]
+    rows = [one.reshape(-1, len(vector)) for one in tables if one is not None]
+    scores = _products(vector, [one for table in rows for one in table]).tolist()
+    values = {name: np.full(len(hits), np.nan) for name in ("caption", "generated")}
+    reached = np.full(len(hits), -np.inf)
+    for one, (at, text) in zip(scores, texts, strict=True):
+        one += query.caption_offsets.get(text.language, 0.0)
+        name = "generated" if text.generated else "caption"
+        values[name][at] = np.fmax(values[name][at], one)
+        if one > reached[at]:
+            reached[at], best[at] = one, text
+    return values
+
+
+def _encoded(hit: Hit) -> list[Mapping[str, Any]]:
+    return [one for one in hit["_source"].get("captions", ()) if one["encoded"]]
+
+
+def _products(query: Vectors, rows: Sequence[Vectors]) -> Floats:
+    """Summed as the embedded backend sums them."""
+    if not rows:
+        return np.empty(0)
+    return exact_scores(query, np.stack(rows), np.arange(len(rows)))

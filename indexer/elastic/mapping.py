@@ -1,0 +1,204 @@
+"""How documents are stored: the mapping of an index, and documents to its JSON and back.
+
+Vectors are stored twice. `vector` fields are for finding candidates and are quantised to 8 bits in
+the graph; rows of the embedded index's own precision (float32 images, float16 captions and
+features) are what candidates are scored from, and what is copied back. Rows are doc values, so that
+reading a document does not read them; no vector is in `_source`, which stays small.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from capsearch.engine.errors import SchemaTooNew
+from capsearch.engine.protocols import NewDocument
+from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
+from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.embedded.words import texts_of
+
+SCHEMA = 1
+META = "capsearch"
+MAX_RESULT_WINDOW = 30_000  # candidates of one request, by all sources together
+IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW = "rows.image", "rows.captions", "rows.feature"
+_ROW = {"type": "binary", "doc_values": True}
+_KEYWORD = {"type": "keyword", "ignore_above": 8000}  # a term has at most 32,766 bytes
+_STORED = {"type": "keyword", "index": False, "doc_values": False}  # in _source only
+
+
+def settings(shards: int, replicas: int) -> dict[str, Any]:
+    """Settings of a new index."""
+    return {
+        "number_of_shards": shards,
+        "number_of_replicas": replicas,
+        "max_result_window": MAX_RESULT_WINDOW,
+    }
+
+
+def mapping(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
+    """The mapping of an index for vectors of one model."""
+    captions = {
+        "vector": _vector(identity.caption_dimension),
+        "text": {"type": "text", "index": False},
+        "language": _KEYWORD,
+        "source": _KEYWORD,
+        "written_by": _KEYWORD,
+        "encoded": {"type": "boolean"},
+    }
+    return {
+        "dynamic": "strict",
+        "_meta": meta(identity, roots),
+        "_source": {"excludes": ["vector", "captions.vector", "rows", "words"]},
+        "properties": {
+            "id": _KEYWORD,  # _id again, to sort by
+            "searchable": {"type": "boolean"},  # has a file and a vector
+            "captioned": {"type": "boolean"},  # a caption has a vector
+            "paths": _STORED,
+            "folders": _KEYWORD,
+            "width": {"type": "integer"},
+            "height": {"type": "integer"},
+            "size_bytes": {"type": "long"},
+            "format": _KEYWORD,
+            "taken_at": {"type": "date"},
+            "captions": {"type": "nested", "properties": captions},
+            "tags": {"properties": _tag_fields()},
+            "words": {"type": "text", "analyzer": "whitespace", "norms": False},
+            "vector": _vector(identity.dimension),
+            "rows": {"properties": {"image": _ROW, "captions": _ROW, "feature": _ROW}},
+            "provenance": {"type": "object", "enabled": False},
+            "checksum": _STORED,
+        },
+    }
+
+
+def meta(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
+    """What an index says about itself."""
+    stored = {key: value for key, value in asdict(identity).items() if value is not None}
+    return {META: {"schema": SCHEMA, "model": stored, "roots": list(roots)}}
+
+
+def identity_of(stored: Mapping[str, Any]) -> Identity:
+    """The model in `_meta`; SchemaTooNew when a newer capsearch wrote it."""
+    if stored["schema"] > SCHEMA:
+        raise SchemaTooNew(
+            f"the collection has schema {stored['schema']}, this capsearch reads up to {SCHEMA}; "
+            "upgrade with `pip install -U capsearch`"
+        )
+    return Identity(**stored["model"])
+
+
+def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[str, Any]:
+    """A document as Elasticsearch gets it."""
+    record = new.document.record
+    captions = sorted(new.document.captions, key=lambda one: one.generated)
+    source: dict[str, Any] = {
+        "id": record.id,
+        "searchable": bool(record.paths) and new.vector is not None,
+        "captioned": any(one in new.caption_vectors for one in captions),
+        "paths": list(record.paths),
+        "folders": folders(record.paths),
+        "width": record.width,
+        "height": record.height,
+        "size_bytes": record.size_bytes,
+        "format": record.format,
+        "taken_at": record.taken_at.isoformat() if record.taken_at else None,
+        "captions": [_caption(one, new.caption_vectors.get(one)) for one in captions],
+        "tags": [asdict(tag) for tag in new.document.tags],
+        "words": _words(new.document, words_of),
+        "rows": _rows(new, captions),
+        "provenance": new.provenance,
+    }
+    if new.vector is not None:
+        source["vector"] = _short(new.vector)
+    text = json.dumps(source, sort_keys=True).encode()
+    return {**source, "checksum": hashlib.blake2b(text, digest_size=16).hexdigest()}
+
+
+def document(source: Mapping[str, Any]) -> Document:
+    """The inverse of `to_json`, for what a `_source` holds."""
+    taken_at = datetime.fromisoformat(source["taken_at"]) if source["taken_at"] else None
+    record = ImageRecord(
+        source["id"],
+        tuple(source["paths"]),
+        source["width"],
+        source["height"],
+        source["size_bytes"],
+        source["format"],
+        taken_at,
+    )
+    captions = tuple(caption(one) for one in source.get("captions", ()))  # excludes drop []
+    tags = sorted((Tag(**one) for one in source["tags"]), key=lambda one: -one.confidence)
+    return Document(record, captions, tuple(tags))
+
+
+def caption(source: Mapping[str, Any]) -> Caption:
+    """One of a document's captions."""
+    return Caption(source["text"], source["language"], source["source"])
+
+
+def row(fields: Mapping[str, Sequence[str]], name: str, dtype: str) -> Vectors | None:
+    """One of `rows` from the doc values of a hit, flat; None where there is none."""
+    if name not in fields:
+        return None
+    return np.frombuffer(base64.b64decode(fields[name][0]), dtype).astype(np.float32)
+
+
+def folders(paths: Sequence[str]) -> list[str]:
+    """All folders that contain these files, however far above."""
+    return sorted({str(folder) for path in paths for folder in PurePath(path).parents})
+
+
+def _vector(dimension: int) -> dict[str, Any]:
+    """Inner product, because of the hubness coordinate: vectors are not of unit length."""
+    return {
+        "type": "dense_vector",
+        "dims": dimension,
+        "index": True,
+        "similarity": "max_inner_product",
+        "index_options": {"type": "int8_hnsw"},
+    }
+
+
+def _tag_fields() -> dict[str, Any]:
+    confidence = {"type": "float", "index": False, "doc_values": False}
+    return {"label": _KEYWORD, "language": _KEYWORD, "source": _KEYWORD, "confidence": confidence}
+
+
+def _caption(one: Caption, vector: Vectors | None) -> dict[str, Any]:
+    by = "models" if one.generated else "people"
+    stored: dict[str, Any] = {**asdict(one), "written_by": by, "encoded": vector is not None}
+    return stored if vector is None else {**stored, "vector": _short(vector)}
+
+
+def _rows(new: NewDocument, captions: Sequence[Caption]) -> dict[str, str]:
+    vectors = [new.caption_vectors[one] for one in captions if one in new.caption_vectors]
+    rows = {
+        "image": None if new.vector is None else np.asarray(new.vector, "<f4"),
+        "captions": np.asarray(vectors, "<f2") if vectors else None,
+        "feature": None if new.feature is None else np.asarray(new.feature, "<f2"),
+    }
+    return {
+        name: base64.b64encode(one.tobytes()).decode()
+        for name, one in rows.items()
+        if one is not None
+    }
+
+
+def _short(vector: Vectors) -> list[float]:
+    """Numbers that are short as text; candidates are only found by them."""
+    return [float(one) for one in np.round(np.asarray(vector, np.float64), 5)]
+
+
+def _words(document: Document, words_of: Callable[[str], Sequence[str]]) -> list[str]:
+    """One entry for each text: a phrase does not run across entries (position_increment_gap)."""
+    if not document.record.paths:
+        return []
+    return [" ".join(words_of(text)) for text in texts_of(document)]

@@ -1,0 +1,121 @@
+"""Versions of a collection: indexes NAME-v1, NAME-v2, ... of which the alias NAME is the current.
+
+Searches ask the alias. A load with other models goes into the next version and is published when it
+is whole, so that searches see the old collection or the new one and nothing in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from capsearch.engine.errors import IndexProblem, ModelMismatch
+from capsearch.indexer.elastic import mapping
+from capsearch.indexer.elastic.client import Address, missing, readable_errors
+from capsearch.indexer.embedded.manifest import Identity
+
+if TYPE_CHECKING:
+    from elasticsearch import Elasticsearch
+
+
+def current(client: Elasticsearch, address: Address) -> str | None:
+    """The index that the alias names, or None."""
+    with readable_errors(address):
+        if not client.indices.exists(index=address.name):
+            return None
+        if not client.indices.exists_alias(name=address.name):
+            raise IndexProblem(
+                f"{address} is an index that capsearch did not make; choose another name"
+            )
+        return str(next(iter(client.indices.get_alias(name=address.name).body)))
+
+
+def about(client: Elasticsearch, address: Address, index: str | None = None) -> Mapping[str, Any]:
+    """What an index says about itself (mapping.meta); IndexMissing where there is none."""
+    index = index or current(client, address)
+    if index is None:
+        raise missing(address)
+    with readable_errors(address):
+        found = client.indices.get_mapping(index=index)[index]["mappings"]
+    stored: Mapping[str, Any] | None = found.get("_meta", {}).get(mapping.META)
+    if stored is None:
+        raise IndexProblem(f"{index} was not made by capsearch; choose another name")
+    return stored
+
+
+def prepare(
+    client: Elasticsearch,
+    address: Address,
+    identity: Identity,
+    roots: Sequence[str] = (),
+    *,
+    rebuild: bool = False,
+    shards: int = 1,
+    replicas: int = 1,
+) -> str:
+    """The index to write to: the current one, one that a killed load began, or a new one.
+
+    ModelMismatch when the current one was made with another model and `rebuild` is not set.
+    """
+    published = current(client, address)
+    if published is not None:
+        made = mapping.identity_of(about(client, address, published))
+        if made.same_vectors(identity):
+            return published
+        if not rebuild:
+            raise ModelMismatch(
+                f"{address} was made with {made}, this is {identity}; --rebuild makes its next "
+                "version and replaces it when that is whole"
+            )
+    known = _versions(client, address)
+    begun = [one for one in known if one != published]
+    for index in begun:
+        if mapping.identity_of(about(client, address, index)).same_vectors(identity):
+            return index
+    number = max((_number(one) for one in known), default=0) + 1
+    index = f"{address.name}-v{number}"
+    with readable_errors(address):
+        client.indices.create(
+            index=index,
+            settings=mapping.settings(shards, replicas),
+            mappings=mapping.mapping(identity, roots),
+        )
+    return index
+
+
+def publish(client: Elasticsearch, address: Address, index: str) -> None:
+    """Makes `index` the current version in one step, and deletes the others."""
+    with readable_errors(address):
+        known = _versions(client, address)
+        actions = [
+            {"remove": {"index": one, "alias": address.name, "must_exist": False}}
+            for one in known
+            if one != index
+        ]
+        added = {"add": {"index": index, "alias": address.name}}
+        client.indices.update_aliases(actions=[*actions, added])
+        for one in known:
+            if one != index:
+                client.indices.delete(index=one)
+
+
+def drop(client: Elasticsearch, address: Address) -> None:
+    """Deletes a collection with all its versions."""
+    with readable_errors(address):
+        for index in _versions(client, address):
+            client.indices.delete(index=index)
+
+
+def _versions(client: Elasticsearch, address: Address) -> list[str]:
+    with readable_errors(address):
+        found = client.indices.get(index=f"{address.name}-v*", features="aliases").body
+    return sorted((one for one in found if _is_version(one, address)), key=_number)
+
+
+def _is_version(index: str, address: Address) -> bool:
+    return re.fullmatch(re.escape(address.name) + r"-v\d+", index) is not None
+
+
+def _number(index: str) -> int:
+    return int(index.rpartition("-v")[2])

@@ -1,0 +1,115 @@
+"""Collections go from an index folder to a cluster and back, and answer the same there."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from capsearch.engine.query import Query
+from capsearch.indexer.elastic import copy, versions
+from capsearch.indexer.elastic.client import Address, connect
+from capsearch.indexer.elastic.collection import ElasticCollection, read_stats
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.pipeline import index
+
+pytestmark = pytest.mark.elastic
+QUERIES = [
+    Query("red", limit=9),
+    Query("blue sky", mode="cm", limit=9),
+    Query("yellow", mode="cl", limit=9),
+    Query("green", weight=0.4, limit=9),
+    Query('"sea"', limit=9),
+]
+
+
+@pytest.fixture
+def address(elastic_node, monkeypatch):
+    for name, value in elastic_node.environment.items():
+        monkeypatch.setenv(name, value)
+    made = Address.parse(f"{elastic_node.url}/copies")
+    yield made
+    versions.drop(connect(made), made)
+
+
+@pytest.fixture
+def indexed(collection, image_folder):
+    (image_folder / "blue.txt").write_text("the blue sea", encoding="utf-8")
+    (image_folder / "red.txt").write_text("a red wall\n一面红墙", encoding="utf-8")
+    index(collection, [image_folder])
+    return collection
+
+
+def send(collection, address, stop=None, **options):
+    stop = stop or threading.Event()
+    return copy.to_cluster(collection, address, lambda *_: None, stop, replicas=0, **options)
+
+
+def fetch(address, collection):
+    return copy.from_cluster(address, collection, lambda *_: None, threading.Event())
+
+
+def answers(opened) -> list[list[tuple]]:
+    results = [opened.engine().search(query) for query in QUERIES]
+    return [
+        [(hit.document, pytest.approx(hit.score, abs=1e-3)) for hit in result.hits]
+        for result in results
+    ]
+
+
+def plain(opened) -> list[list[tuple]]:
+    results = [opened.engine().search(query) for query in QUERIES]
+    return [[(hit.document, hit.score) for hit in result.hits] for result in results]
+
+
+def test_a_copy_answers_as_its_original_does_and_so_does_the_copy_of_the_copy(
+    indexed, address, tmp_path, fake_model, image_folder
+):
+    summary = send(indexed, address)
+    assert (summary.copied, summary.unchanged, summary.removed) == (4, 0, 0)
+    expected = answers(indexed)
+    assert all(expected)
+    with ElasticCollection.open(str(address), fake_model) as cluster:
+        assert plain(cluster) == expected
+    with Collection.create(tmp_path / "back", fake_model) as back:
+        assert fetch(address, back).copied == 4
+        assert plain(back) == expected
+        for name in ("features", "vectors", "captions"):
+            mine, theirs = (one.catalog.array(name).view() for one in (back, indexed))
+            assert sorted(map(bytes, np.asarray(mine))) == sorted(map(bytes, np.asarray(theirs)))
+        again = index(back, [image_folder])  # nothing is opened or encoded again
+        assert (again.added, again.reused, again.unchanged, again.removed) == (0, 0, 4, 0)
+        assert again.captions_added == 0
+        assert fetch(address, back).unchanged == 4
+
+
+def test_copying_again_sends_what_has_changed(indexed, address, image_folder, fake_model):
+    send(indexed, address)
+    (image_folder / "green.jpg").unlink()
+    (image_folder / "red.txt").write_text("a crimson wall", encoding="utf-8")
+    index(indexed, [image_folder])
+    summary = send(indexed, address)
+    assert (summary.copied, summary.unchanged, summary.removed) == (1, 2, 1)
+    with ElasticCollection.open(str(address), fake_model) as cluster:
+        assert plain(cluster) == answers(indexed)
+
+
+def test_a_stopped_copy_is_not_published_and_goes_on_later(indexed, address):
+    stop = threading.Event()
+    stop.set()
+    assert send(indexed, address, stop).interrupted
+    assert versions.current(connect(address), address) is None
+    summary = send(indexed, address)
+    assert summary.copied + summary.unchanged == 4 and not summary.interrupted
+    assert versions.current(connect(address), address) == "copies-v1"
+
+
+def test_statistics_of_a_cluster(indexed, address):
+    send(indexed, address)
+    stats, mine = read_stats(str(address)), indexed.stats()
+    assert (stats.images, stats.captions) == (mine.images, mine.captions) == (4, 3)
+    assert stats.captions_by_language == mine.captions_by_language
+    assert (stats.model_digest, stats.roots) == (mine.model_digest, mine.roots)
+    assert (stats.version, stats.shards, stats.replicas) == ("copies-v1", 1, 0)
+    assert stats.health == "green" and stats.bytes_on_disk["primaries"] > 0

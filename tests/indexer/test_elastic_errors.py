@@ -1,0 +1,145 @@
+"""What a cluster refuses becomes one line that says what to do, and nothing is half-written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from backend_contract import X, document
+from elastic_toys import IDENTITY, collection_in, new_documents
+
+from capsearch.engine.errors import IndexMissing, IndexProblem, ModelMismatch, SchemaTooNew
+from capsearch.indexer.elastic import mapping, versions
+from capsearch.indexer.elastic.backend import ElasticBackend
+from capsearch.indexer.elastic.client import Address, connect
+from capsearch.indexer.elastic.writer import ElasticWriter
+
+pytestmark = pytest.mark.elastic
+TWO = [document("a"), document("b")]
+
+
+@pytest.fixture
+def address(elastic_node):
+    made = Address.parse(f"{elastic_node.url}/errors")
+    yield made
+    versions.drop(connect(made, elastic_node.environment), made)
+
+
+@pytest.fixture
+def client(address, elastic_node):
+    return connect(address, elastic_node.environment)
+
+
+@pytest.fixture
+def writer(client, address) -> ElasticWriter:
+    return collection_in(client, address, TWO, {"a": X, "b": X}, ())
+
+
+def said(problem: pytest.ExceptionInfo[IndexProblem]) -> str:
+    text = str(problem.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_wrong_password(address, elastic_node):
+    wrong = {**elastic_node.environment, "CAPSEARCH_ES_PASSWORD": "wrong-secret"}
+    with pytest.raises(IndexProblem) as problem:
+        len(ElasticBackend(connect(address, wrong), address))
+    assert "CAPSEARCH_ES_API_KEY" in said(problem) and "wrong-secret" not in said(problem)
+
+
+def test_a_self_signed_certificate(address, elastic_node):
+    unknown = {key: one for key, one in elastic_node.environment.items() if "CA" not in key[-3:]}
+    client = connect(address, unknown).options(max_retries=0)
+    with pytest.raises(IndexProblem) as problem:
+        len(ElasticBackend(client, address))
+    assert "CAPSEARCH_ES_CA" in said(problem)
+
+
+def test_a_collection_that_is_not_there(client, address):
+    with pytest.raises(IndexMissing, match="capsearch copy"):
+        versions.about(client, address)
+    with pytest.raises(IndexMissing):
+        len(ElasticBackend(client, address))
+
+
+def test_a_collection_of_other_models_is_kept_until_the_next_version_is_published(
+    client, address, writer
+):
+    other = replace(IDENTITY, model="other", digest="another")
+    with pytest.raises(ModelMismatch, match="--rebuild"):
+        versions.prepare(client, address, other)
+    index = versions.prepare(client, address, other, rebuild=True, replicas=0)
+    assert index == "errors-v2" and len(ElasticBackend(client, address)) == 2
+    assert versions.prepare(client, address, other, rebuild=True) == index  # a killed load goes on
+    versions.publish(client, address, index)
+    assert versions.current(client, address) == index
+    assert len(ElasticBackend(client, address)) == 0
+    assert not client.indices.exists(index="errors-v1")
+
+
+def test_an_index_of_somebody_else_is_left_alone(client, address):
+    client.indices.create(index="errors")
+    try:
+        with pytest.raises(IndexProblem, match="did not make"):
+            versions.prepare(client, address, IDENTITY)
+    finally:
+        client.indices.delete(index="errors")
+
+
+def test_a_read_only_index(client, writer):
+    client.indices.put_settings(index=writer.index, settings={"index.blocks.write": True})
+    with pytest.raises(IndexProblem, match="read-only"):
+        writer.upsert(new_documents([document("c")], {"c": X}, ()))
+    client.indices.put_settings(index=writer.index, settings={"index.blocks.write": None})
+    assert sorted(ElasticBackend(client, writer.address).lookup(["a", "b", "c"])) == ["a", "b"]
+
+
+def test_a_red_cluster(client, address):
+    nowhere = {"index.routing.allocation.require.box": "none", "number_of_replicas": 0}
+    client.indices.create(
+        index="errors-v1", settings=nowhere, mappings=mapping.mapping(IDENTITY, ()),
+        wait_for_active_shards=0, aliases={"errors": {}},
+    )  # fmt: skip
+    with pytest.raises(IndexProblem, match="red"):
+        ElasticBackend(client.options(max_retries=0), address).facets()
+
+
+def test_a_newer_schema(client, address, writer):
+    writer.describe(schema=mapping.SCHEMA + 1)
+    with pytest.raises(SchemaTooNew, match="upgrade"):
+        versions.prepare(client, address, IDENTITY)
+
+
+def test_a_refused_document_is_named(client, writer):
+    wide = new_documents([document("c")], {"c": X}, ())[0]
+    wrong = {**writer.to_json(wide), "vector": [1.0] * 7}
+    with pytest.raises(IndexProblem, match="document c"):
+        list(writer.index_json([wrong]))
+
+
+def test_writing_twice_is_writing_once_and_unknown_ids_are_deleted_in_silence(client, writer):
+    backend = ElasticBackend(client, writer.address)
+    writer.upsert(new_documents(TWO, {"a": X, "b": X}, ()))
+    writer.refresh()
+    assert len(backend) == 2
+    writer.delete(["a", "unknown"])
+    writer.refresh()
+    assert sorted(backend.lookup(["a", "b"])) == ["b"]
+
+
+def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one(client, writer):
+    def settings() -> tuple[str | None, str]:
+        found = client.indices.get_settings(index=writer.index)[writer.index]["settings"]["index"]
+        return found.get("refresh_interval"), found["number_of_replicas"]
+
+    client.indices.put_settings(
+        index=writer.index, settings={"refresh_interval": "7s", "number_of_replicas": 1}
+    )
+    killed = writer.bulk_load()
+    killed.__enter__()
+    assert settings() == ("-1", "1")  # documents that are there keep their replicas
+    with writer.bulk_load():
+        pass
+    assert settings() == ("7s", "1")
+    assert "relaxed_from" not in versions.about(client, writer.address)

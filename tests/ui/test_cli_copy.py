@@ -1,0 +1,69 @@
+"""`capsearch copy`, and --backend of the commands that take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+CLOUD = "https://search.example:9200/images"
+
+
+@pytest.mark.parametrize(("source", "target"), [("a", "b"), (CLOUD, CLOUD)])
+def test_one_side_is_a_folder_and_one_a_cluster(source: str, target: str, run: Run) -> None:
+    ran = run("copy", source, target)
+    assert ran.code == 2 and "one of FROM and TO is a folder" in ran.err
+
+
+def test_a_wrong_address_is_one_line(run: Run) -> None:
+    for command in (["query", "red"], ["info"]):
+        ran = run(*command, "--backend", "https://search.example:9200")
+        assert (ran.code, len(ran.err.splitlines())) == (2, 1) and "HOST:9200/NAME" in ran.err
+
+
+@pytest.fixture
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    from capsearch.indexer.elastic import versions
+    from capsearch.indexer.elastic.client import Address, connect
+
+    node = request.getfixturevalue("elastic_node")
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"{node.url}/commands"
+    yield url
+    versions.drop(connect(Address.parse(url)), Address.parse(url))
+
+
+@pytest.mark.elastic
+def test_copy_query_info_and_back(
+    indexed: Path, index_path: Path, cloud: str, run: Run, tmp_path: Path
+) -> None:
+    copied = run("copy", index_path, cloud, "--replicas", "0", "--json")
+    assert (copied.code, copied.json["copied"]) == (0, 4)
+    here = run("query", "something red", "--json")
+    there = run("query", "something red", "--json", "--backend", cloud)
+    assert [hit["path"] for hit in there.json["hits"]] == [hit["path"] for hit in here.json["hits"]]
+    assert run("info", "--backend", cloud, "--json").json["images"] == 4
+    back = run("copy", cloud, tmp_path / "back")
+    assert back.code == 0 and back.out.startswith("copied: 4 images, 0 unchanged")
+    again = run("query", "something red", "--json", "--index", tmp_path / "back")
+    assert again.json["hits"] == here.json["hits"]
+
+
+@pytest.mark.elastic
+def test_a_password_is_not_shown_and_not_stored(
+    indexed: Path, index_path: Path, cloud: str, run: Run, elastic_node: Any
+) -> None:
+    shown = [run("copy", index_path, cloud), run("info", "--backend", cloud, "--json")]
+    assert all(elastic_node.password not in one.out + one.err for one in shown)
+    files = [file for file in index_path.rglob("*") if file.is_file()]
+    assert not any(elastic_node.password.encode() in file.read_bytes() for file in files)
+
+
+@pytest.mark.elastic
+def test_a_collection_that_is_not_there_is_one_line(cloud: str, run: Run) -> None:
+    ran = run("query", "red", "--backend", cloud)
+    assert ran.code == 2 and len(ran.err.splitlines()) == 1 and "capsearch copy" in ran.err
