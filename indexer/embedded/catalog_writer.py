@@ -257,7 +257,7 @@ class CatalogWriter:
         """Deletes the list of skipped files, so that the next run opens them again."""
         self._connection.execute("DELETE FROM skipped")
 
-    def _set_image_slot(self, image_id: str, slot: int) -> None:
+    def _set_image_slot(self, image_id: str, slot: int | None) -> None:
         self._connection.execute("UPDATE images SET slot = ? WHERE id = ?", (slot, image_id))
 
     def _clear_path(self, path: str, except_image: str = "") -> None:

@@ -42,7 +42,7 @@ class RebuildWriter(CatalogWriter):
         """Marks captions as encoded by the new model."""
         self._connection.executemany("INSERT OR REPLACE INTO next_captions VALUES (?, ?)", slots)
 
-    def _set_image_slot(self, image_id: str, slot: int) -> None:
+    def _set_image_slot(self, image_id: str, slot: int | None) -> None:
         self.set_image_slots([(image_id, slot)])
 
     def set_image_slots(self, slots: Sequence[tuple[str, int]]) -> None:

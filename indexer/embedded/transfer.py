@@ -20,6 +20,7 @@ from capsearch.indexer.embedded.arrays import Rows
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.embedded.words import tokens_of
 
 BATCH = 500
@@ -84,7 +85,7 @@ def add_roots(collection: Collection, roots: Sequence[str]) -> None:
     """The folders that the documents come from."""
     writer = CatalogWriter(collection.catalog)
     with writer.transaction(visible=False):
-        writer.add_roots([Path(root) for root in roots])
+        Remembered(collection.catalog).add_roots({Path(root): () for root in roots})
 
 
 def index_words(collection: Collection) -> None:
