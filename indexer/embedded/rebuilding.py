@@ -45,7 +45,7 @@ class RebuildWriter(CatalogWriter):
     def _set_image_slot(self, image_id: str, slot: int | None) -> None:
         self.set_image_slots([(image_id, slot)])
 
-    def set_image_slots(self, slots: Sequence[tuple[str, int]]) -> None:
+    def set_image_slots(self, slots: Sequence[tuple[str, int | None]]) -> None:
         """Marks images as encoded by the new model."""
         self._connection.executemany("INSERT OR REPLACE INTO next_images VALUES (?, ?)", slots)
 
