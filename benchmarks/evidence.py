@@ -23,6 +23,7 @@ from capsearch.encoders.calibration.scenarios import Scenario, backgrounds, rele
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import DataProblem
+from capsearch.engine.evidence import Evidence
 from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.fusion import ConvexCombination
 from capsearch.engine.metrics import TIE
@@ -86,8 +87,12 @@ def _share_row(
     calibrated = np.stack([probabilities(one, scenario, row) for row, one in enumerate(fitted)])
     weight, floor = model.text.clm_weight(language), model.text.cl_floor(language)
     fusion = ConvexCombination(weight, floor)
-    convex = fusion.weight * np.nan_to_num(scenario.caption, nan=floor)
-    convex = convex + (1 - fusion.weight) * scenario.image
+    convex = np.stack(
+        [
+            fusion.scores(Evidence.of(len(image), image=image, caption=caption))
+            for image, caption in zip(scenario.image, scenario.caption, strict=True)
+        ]
+    )
     first = np.argsort(-calibrated, axis=1)[:, :FIRST]
     return ShareRow(
         language,

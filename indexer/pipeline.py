@@ -21,7 +21,7 @@ from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import StoredFacets
 from capsearch.indexer.embedded.remembered import Remembered
-from capsearch.indexer.embedded.words import tokens_of
+from capsearch.indexer.embedded.words import update_words
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
 from capsearch.indexer.in_flight import DecodeJournal
 from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
@@ -49,7 +49,6 @@ class IndexOptions:
 
 
 _DEFAULTS = IndexOptions()
-_WORDS_A_BATCH = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,17 +269,7 @@ class _Run:
         self.skipped.extend(files.skipped)
 
     def _index_words(self, writer: CatalogWriter) -> None:
-        """Words of captions, tags and file names of images that something was written about."""
-        words_of = self.collection.model.text.words
-        while stale := writer.stale_words(_WORDS_A_BATCH):
-            documents = self.collection.catalog.documents([image_id for image_id, _ in stale])
-            with writer.transaction():
-                writer.put_words(
-                    [
-                        (number, tokens_of(documents.get(image_id), words_of))
-                        for image_id, number in stale
-                    ]
-                )
+        for _ in update_words(writer, self.collection.model.text.words):
             if self.stop.is_set():
                 return
 

@@ -77,9 +77,10 @@ def names(
             visual, caption = encoded.visual[present], encoded.caption[present]
             documents = captions.of_images(chosen)
             owners = np.searchsorted(chosen, documents.image_rows)
+            kept = _kept(owners, len(chosen), share, random)
             yield Scenario(
                 (visual @ data.images[chosen].T).astype(np.float64),
-                _best(caption @ documents.documents.T, owners, len(chosen), share, random),
+                _best(caption @ documents.documents[kept].T, owners[kept], len(chosen)),
                 relevant[present],
                 *backgrounds(bank, visual, caption),
                 language,
@@ -109,12 +110,9 @@ def share_of(
     kept = documents.of_images(captioned).first_of_each(captions)
     scores = queries.caption @ kept.documents.T
     owners = np.searchsorted(images, kept.image_rows)
-    best = np.full((len(queries.image_rows), len(images)), -np.inf)
-    for at, owner in enumerate(owners):
-        best[:, owner] = np.maximum(best[:, owner], scores[:, at])
     return Scenario(
         (queries.visual @ data.images[images].T).astype(np.float64),
-        np.where(np.isneginf(best), np.nan, best),
+        _best(scores, owners, len(images)),
         queries.image_rows[:, None] == images[None, :],
         *backgrounds(bank, queries.visual, queries.caption),
         other,
@@ -150,22 +148,21 @@ def _scenario(
     if caption_language == query_language:  # a query must not find itself
         repeated = np.array(queries.texts)[:, None] == np.array(captions.texts)[None, :]
         scores = np.where(repeated, -np.inf, scores)
+    kept = _kept(owners, len(images), share, random)
     return Scenario(
         (queries.visual @ data.images[images].T).astype(np.float64),
-        _best(scores, owners, len(images), share, random),
+        _best(scores[:, kept], owners[kept], len(images)),
         relevant,
         *backgrounds(bank, queries.visual, queries.caption),
         caption_language,
     )
 
 
-def _best(
-    scores: Vectors, owners: Rows, images: int, share: float, random: np.random.Generator
-) -> Floats:
-    """(Q, N) the best caption of each image that keeps any; NaN for the others."""
+def _best(scores: Vectors, owners: Rows, images: int) -> Floats:
+    """(Q, M) caption scores -> (Q, N) the best of each image; NaN for images without any."""
     best = np.full((len(scores), images), -np.inf)
-    for at in np.flatnonzero(_kept(owners, images, share, random)):
-        best[:, owners[at]] = np.maximum(best[:, owners[at]], scores[:, at])
+    for at, owner in enumerate(owners):
+        best[:, owner] = np.maximum(best[:, owner], scores[:, at])
     return np.where(np.isneginf(best), np.nan, best)
 
 

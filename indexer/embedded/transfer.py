@@ -21,7 +21,7 @@ from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.remembered import Remembered
-from capsearch.indexer.embedded.words import tokens_of
+from capsearch.indexer.embedded.words import update_words
 
 BATCH = 500
 _FILES = (
@@ -90,13 +90,8 @@ def add_roots(collection: Collection, roots: Sequence[str]) -> None:
 
 def index_words(collection: Collection) -> None:
     """Words of the documents that were added."""
-    writer = CatalogWriter(collection.catalog)
-    words_of = collection.model.text.words
-    while stale := writer.stale_words(BATCH):
-        documents = collection.catalog.documents([image_id for image_id, _ in stale])
-        tokens = [(number, tokens_of(documents.get(one), words_of)) for one, number in stale]
-        with writer.transaction():
-            writer.put_words(tokens)
+    for _ in update_words(CatalogWriter(collection.catalog), collection.model.text.words):
+        pass
 
 
 def _documents(

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from capsearch.engine.evidence import is_rare, word_weight
 from capsearch.engine.records import TAKEN_FROM, Document
 from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
+_BATCH = 2048  # images
 MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
@@ -49,6 +51,16 @@ def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str]]:
     """A condition on images (`i`) in which all of these occur, word after word; its values."""
     expression = " AND ".join(_quoted(phrase) for phrase in phrases)
     return "i.number IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,)
+
+
+def update_words(writer: CatalogWriter, words_of: Callable[[str], Sequence[str]]) -> Iterator[None]:
+    """Indexes the words of images that something was written about; yields after each batch."""
+    while stale := writer.stale_words(_BATCH):
+        documents = writer.catalog.documents([image_id for image_id, _ in stale])
+        tokens = [(number, tokens_of(documents.get(one), words_of)) for one, number in stale]
+        with writer.transaction():
+            writer.put_words(tokens)
+        yield
 
 
 def tokens_of(document: Document | None, words_of: Callable[[str], Sequence[str]]) -> str:
