@@ -52,6 +52,7 @@ def captions(image_rows, token_ids, seed=0):
         np.array(image_rows, np.int64),
         [torch.tensor(one, dtype=torch.long) for one in token_ids],
         sentence.astype(np.float16),
+        np.full(len(image_rows), -1, np.int64),
     )
 
 

@@ -53,12 +53,14 @@ class LanguageCaptions:
     image_rows: NDArray[np.int64]  # (C,)
     token_ids: Sequence[torch.Tensor] = field(repr=False)  # C tensors
     sentence: Vectors = field(repr=False)  # (C, S) float16
+    concepts: NDArray[np.int64]  # (C,) the concept that caption i names, -1 for a sentence
 
     def some(self, count: int, random: np.random.Generator) -> LanguageCaptions:
         """At most `count` of them, drawn at random."""
         rows = random.permutation(len(self.image_rows))[:count]
+        tokens = [self.token_ids[row] for row in rows]
         return LanguageCaptions(
-            self.image_rows[rows], [self.token_ids[row] for row in rows], self.sentence[rows]
+            self.image_rows[rows], tokens, self.sentence[rows], self.concepts[rows]
         )
 
     def by_image(self, count: int) -> list[NDArray[np.int64]]:
@@ -145,6 +147,7 @@ def encode_captions(
         image_rows=image_rows,
         token_ids=[vocabulary.token_ids(sentence) for sentence in tokens],
         sentence=sentences.encode(texts).astype(np.float16, copy=False),
+        concepts=np.full(len(texts), -1, np.int64),
     )
 
 

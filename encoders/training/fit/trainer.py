@@ -8,9 +8,8 @@ upper blocks, which are fine-tuned).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.datasets.features import Report
+from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side
 from capsearch.encoders.training.fit.checkpoint import (
     Checkpoint,
     read_checkpoint,
@@ -39,8 +39,6 @@ from capsearch.engine.errors import TrainingProblem
 
 LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
 WARM_UP_STEPS = 50
-
-_Side = tuple[NDArray[np.int64], Tensor]  # ascending rows of the batch, and a vector for each
 
 
 @dataclass
@@ -156,32 +154,25 @@ class Trainer:
     ) -> Tensor:
         """Captions against images, and against each other where an image has several."""
         drawn = [
-            (rows, self._texts(batch_of(self.train.captions[language], captions), language))
+            self._side(language, rows, captions)
             for language in self.train.captions
             for rows, captions in self._draws(language, image_rows, rng)
             if len(rows) > 1
         ]
         if not drawn:
             raise TrainingProblem("a batch without captions: the training split has too few")
-        everything = np.arange(len(images))
-        loss = self._mean_loss([(one, (everything, images)) for one in drawn], self.model.scale)
+        shown = self.train.shown.of(image_rows) if self.train.shown else None
+        losses = CaptionLoss(LOSSES[self.options.loss], shown)
+        loss = losses.against_images(drawn, images, self.model.scale)
         if not self.options.caption_loss_weight:
             return loss
-        pairs = [pair for pair in combinations(drawn, 2) if len(_common(*pair)) > 1]
-        between = self._mean_loss(pairs, self.model.caption_scale) if pairs else 0.0
+        between = losses.between(drawn, self.model.caption_scale)
         return loss + self.options.caption_loss_weight * between
 
-    def _mean_loss(self, pairs: Sequence[tuple[_Side, _Side]], log_scale: Tensor) -> Tensor:
-        """The loss of one side's captions against the other side, a mean over the captions."""
-        scale = log_scale.exp().clamp(max=100.0)
-        parts, counts = [], []
-        for (rows, texts), (other_rows, vectors) in pairs:
-            common = np.flatnonzero(np.isin(rows, other_rows))
-            targets = torch.from_numpy(np.searchsorted(other_rows, rows[common]))
-            parts.append(LOSSES[self.options.loss](texts[common], vectors, targets, scale))
-            counts.append(len(common))
-        total = sum((part * count for part, count in zip(parts, counts, strict=True)), 0.0)
-        return cast(Tensor, total) / sum(counts)
+    def _side(self, language: str, rows: NDArray[np.int64], captions: NDArray[np.int64]) -> Side:
+        of_language = self.train.captions[language]
+        vectors = self._texts(batch_of(of_language, captions), language)
+        return Side(rows, vectors, of_language.concepts[captions])
 
     def _texts(self, sentences: TokenBatch, language: str) -> Tensor:
         """Unit rows; not normalised in the feature space, where eq. 2 and MSE measure distances."""
@@ -264,10 +255,6 @@ def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[
     common = {"lr": options.lr, "peak": options.lr}
     yield {"params": rest, **common}
     yield {"params": scales, "weight_decay": 0.0, **common}
-
-
-def _common(one: _Side, other: _Side) -> NDArray[np.int64]:
-    return np.intersect1d(one[0], other[0], assume_unique=True)
 
 
 def _label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,12 +60,28 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownConcepts:
+    """The concepts that each image shows, as numbers below `count`."""
+
+    by_image: Sequence[NDArray[np.int64]]  # N
+    count: int
+
+    def of(self, image_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(B, K) of some images."""
+        shown = np.zeros((len(image_rows), self.count), np.bool_)
+        for at, row in enumerate(image_rows):
+            shown[at, self.by_image[row]] = True
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSet:
     """Inputs of the backbone in one or more views (original, flipped), and captions."""
 
     inputs: NDArray[Any]  # (V, N, ...) features or activations, possibly memory-mapped
     captions: Mapping[str, LanguageCaptions]
     labels: Labels | None = None
+    shown: ShownConcepts | None = None  # where captions name concepts
 
     def __len__(self) -> int:
         return int(self.inputs.shape[1])
