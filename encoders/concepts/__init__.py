@@ -15,7 +15,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from capsearch.encoders.languages import normalise, simplify
@@ -55,6 +55,7 @@ def named(name: str) -> tuple[Concept, ...]:
     return tuple(by_id(one) for one in _ids_by_name().get(fold(name), ()))
 
 
+@lru_cache(maxsize=65_536)
 def fold(name: str) -> str:
     """A name as it is compared: normalised, Simplified, lower case."""
     return simplify(normalise(name)).lower()
