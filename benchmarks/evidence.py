@@ -26,7 +26,7 @@ from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.fusion import ConvexCombination
-from capsearch.engine.metrics import TIE
+from capsearch.engine.metrics import first_ranks, mean_reciprocal_rank
 
 FIRST = 10  # hits that the calibration error is measured on
 
@@ -155,7 +155,4 @@ def _fitted(model: Model, text: str, language: str) -> EvidenceModel:
 
 
 def _mrr(scores: Floats, scenario: Scenario) -> float:
-    """Ties count against us, as everywhere."""
-    best = np.where(scenario.relevant, scores, -np.inf).max(axis=1, keepdims=True)
-    ahead = (~scenario.relevant & (scores >= best - TIE)).sum(axis=1)
-    return float(np.mean(1.0 / (1.0 + ahead)))
+    return float(mean_reciprocal_rank(first_ranks(scores, scenario.relevant)))

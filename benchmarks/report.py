@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capsearch.benchmarks.names import NamesRow
 from capsearch.benchmarks.retrieval import ResultRow
 from capsearch.benchmarks.timing import Measurement
 from capsearch.engine.errors import DataProblem, MissingExtra
@@ -86,6 +88,33 @@ def paper_table(ours: tuple[ResultRow, ResultRow, ResultRow]) -> Table:
     mrr = [row.figures["mrr"].value for row in ours]
     table.add_row("this model", *map(_short, mrr), style="bold")
     return table
+
+
+def names_table(rows: Sequence[NamesRow]) -> Table:
+    """Precision and MRR of names by group and language; P@5 with its 95 % interval."""
+    from rich.table import Table
+
+    title = f"{rows[0].queries} over {rows[0].collection:,} photographs"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("group", "query"):
+        table.add_column(heading)
+    for heading in ("concepts", "P@5", "95 %", "P@10", "MRR", "same"):
+        table.add_column(heading, justify="right")
+    for group in dict.fromkeys(row.group for row in rows):
+        for row in rows:
+            if row.group == group:
+                table.add_row(group, row.query_lang, *_names_cells(row))
+    return table
+
+
+def _names_cells(row: NamesRow) -> tuple[str, ...]:
+    first, *others = (row.figures[name] for name in ("p5", "p10", "mrr", "same10"))
+    return (
+        f"{row.concepts:,}",
+        _short(first.value),
+        f"{_short(first.low)}-{_short(first.high)}",
+        *("-" if isnan(one.value) else _short(one.value) for one in others),
+    )
 
 
 def speed_table(measurements: Sequence[Measurement], machine: Mapping[str, object]) -> Table:

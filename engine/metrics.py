@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Scores: TypeAlias = NDArray[np.float32]  # (Q, N), higher is better
 Labels: TypeAlias = NDArray[np.int64]  # equal labels: this item answers this query
 Floats: TypeAlias = NDArray[np.float64]
+Relevance: TypeAlias = NDArray[np.bool_]  # (Q, N)
 
 TIE = 1e-6  # scores closer than this are equal: float32 cosines differ by as much across machines
 PLATEAU = 0.005  # of MRR: differences smaller than this say nothing
@@ -25,12 +26,26 @@ def ranks(scores: Scores, queries: Labels, items: Labels) -> Floats:
     a model that gives everything one score is last, and order of storage cannot help. Other
     right answers never stand in the way. ValueError for a query without a right answer.
     """
-    right = queries[:, None] == items[None, :]  # (Q, N)
-    if not right.any(axis=1).all():
+    return first_ranks(scores, queries[:, None] == items[None, :])
+
+
+def first_ranks(scores: Scores | Floats, relevant: Relevance) -> Floats:
+    """`ranks` where any items may be relevant to any queries."""
+    if not relevant.any(axis=1).all():
         raise ValueError("every query needs at least one right answer among the items")
-    best = np.where(right, scores, -np.inf).max(axis=1, keepdims=True)  # (Q, 1)
-    ahead: Floats = (~right & (scores >= best - TIE)).sum(axis=1).astype(np.float64)
+    best = np.where(relevant, scores, -np.inf).max(axis=1, keepdims=True)  # (Q, 1)
+    ahead: Floats = (~relevant & (scores >= best - TIE)).sum(axis=1).astype(np.float64)
     return ahead + 1.0
+
+
+def precisions(scores: Scores, relevant: Relevance, depth: int) -> Floats:
+    """(Q,) the share of relevant items among the first `depth`; ties count against us."""
+    lowered = np.where(relevant, scores - np.float32(TIE), scores)
+    if lowered.shape[1] <= depth:
+        return np.asarray(relevant.sum(axis=1) / depth, np.float64)
+    first = np.argpartition(-lowered, depth - 1, axis=1)[:, :depth]
+    found = np.take_along_axis(relevant, first, axis=1).sum(axis=1)
+    return np.asarray(found / depth, np.float64)
 
 
 def mean_reciprocal_rank(ranked: Floats) -> Floats:
@@ -41,6 +56,11 @@ def mean_reciprocal_rank(ranked: Floats) -> Floats:
 def recall_at(depth: int) -> Callable[[Floats], Floats]:
     """The share of queries answered within the first `depth`, along the last axis."""
     return lambda ranked: np.asarray(np.mean(ranked <= depth, axis=-1))
+
+
+def mean(values: Floats) -> Floats:
+    """The mean along the last axis, of what is measured for each query."""
+    return np.asarray(np.mean(values, axis=-1))
 
 
 def median_rank(ranked: Floats) -> Floats:
@@ -66,15 +86,20 @@ class Figure:
     high: float
 
 
-def summarise(ranked: Floats, samples: int = 1000, seed: int = 0) -> Mapping[str, Figure]:
-    """All METRICS of some ranks, with percentile bootstrap intervals over the queries.
+def summarise(
+    ranked: Floats,
+    metrics: Mapping[str, Callable[[Floats], Floats]] = METRICS,
+    samples: int = 1000,
+    seed: int = 0,
+) -> Mapping[str, Figure]:
+    """All metrics of some ranks, with percentile bootstrap intervals over the queries.
 
     The same ranks and seed give the same figures. Queries are drawn independently; where
     several describe one image, the intervals are a little too narrow.
     """
     drawn = np.random.default_rng(seed).integers(len(ranked), size=(samples, len(ranked)))
     resampled = ranked[drawn]  # (B, Q)
-    return {name: _figure(metric, ranked, resampled) for name, metric in METRICS.items()}
+    return {name: _figure(metric, ranked, resampled) for name, metric in metrics.items()}
 
 
 def _figure(metric: Callable[[Floats], Floats], ranked: Floats, resampled: Floats) -> Figure:

@@ -83,17 +83,22 @@ def load_features(
 ) -> tuple[CaptionDataset, Vectors]:
     """The images that can be read, and their (N, F) features in the same order.
 
-    Only images missing from the cache are encoded, so a run over a part of a split saves work
-    for the run over all of it. `flip` mirrors the images left to right.
+    Only images missing from the cache are encoded, so a run over a part of a split, or one that
+    was interrupted, saves work for the run over all of it. `flip` mirrors the images left to right.
     DataProblem when no image can be read.
     """
     key = cache_key(encoder, data, flip)
     known = dict(cache.load(key)) if cache else {}
     missing = replace(data, images=tuple(image for image in data.images if image.id not in known))
-    fresh = _encode(encoder, missing, flip, report) if missing.images else {}
-    known.update(fresh)
-    if cache and fresh:
-        cache.save(key, known)
+    before = len(known)
+    try:
+        for ids, features in _encoded(encoder, missing, flip):
+            known.update(zip(ids, features, strict=True))
+            if report:
+                report(len(known) - before, len(missing))
+    finally:  # Ctrl-C keeps what is done
+        if cache and len(known) > before:
+            cache.save(key, known)
     readable = replace(data, images=tuple(image for image in data.images if image.id in known))
     if not readable.images:
         raise DataProblem("none of the images can be read; check the archives")
@@ -108,15 +113,11 @@ def cache_key(encoder: FeatureEncoder, data: CaptionDataset, flip: bool = False)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _encode(
-    encoder: FeatureEncoder, data: CaptionDataset, flip: bool, report: Report | None
-) -> dict[str, Vectors]:
-    found: dict[str, Vectors] = {}
+def _encoded(
+    encoder: FeatureEncoder, data: CaptionDataset, flip: bool
+) -> Iterator[tuple[list[str], Vectors]]:
     for ids, pixels in decoded_batches(data, encoder.preprocess, flip):
-        found.update(zip(ids, encoder.features(pixels), strict=True))
-        if report:
-            report(len(found), len(data))
-    return found
+        yield ids, encoder.features(pixels)
 
 
 def decoded_batches(

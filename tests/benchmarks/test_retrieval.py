@@ -8,6 +8,7 @@ from toys import IMAGES, write_split
 
 from capsearch.benchmarks.query_selection import protocol_of
 from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate
+from capsearch.encoders.datasets import features as features_module
 from capsearch.encoders.datasets.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeBackend
@@ -228,6 +229,17 @@ class TestFeatures:
         data = write_split(tmp_path, "none", [((), {"en": ["nothing"]})])
         with pytest.raises(DataProblem, match="none of the images can be read"):
             load_features(fake_model.image, data, None)
+
+    def test_an_interrupted_run_keeps_what_is_done(self, fake_model, data, tmp_path, monkeypatch):
+        def interrupt(done, of):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(features_module, "BATCH", 1)
+        cache = FeatureCache(tmp_path / "cache")
+        with pytest.raises(KeyboardInterrupt):
+            load_features(fake_model.image, data, cache, interrupt)
+        load_features(fake_model.image, data, cache)
+        assert fake_model.image.embedded == len(IMAGES)
 
     def test_progress_is_reported(self, fake_model, data):
         reported = []

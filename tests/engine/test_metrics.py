@@ -1,7 +1,16 @@
 import numpy as np
 import pytest
 
-from capsearch.engine.metrics import METRICS, WEIGHTS, Trial, best_weight, ranks, summarise
+from capsearch.engine.metrics import (
+    METRICS,
+    WEIGHTS,
+    Trial,
+    best_weight,
+    mean,
+    precisions,
+    ranks,
+    summarise,
+)
 
 
 def scores(*rows):
@@ -33,6 +42,21 @@ class TestRanks:
             ranks(scores([0.5]), labels(1), labels(0))
 
 
+class TestPrecision:
+    def test_the_share_of_relevant_items_among_the_first(self):
+        relevant = np.array([[True, False, True, False]])
+        assert precisions(scores([0.9, 0.8, 0.7, 0.6]), relevant, 1) == [1]
+        assert precisions(scores([0.9, 0.8, 0.7, 0.6]), relevant, 2) == [1 / 2]
+        assert precisions(scores([0.9, 0.8, 0.7, 0.6]), relevant, 3) == [2 / 3]
+
+    def test_ties_count_against_the_relevant_item(self):
+        relevant = np.array([[True, False, False]])
+        assert precisions(scores([0.5, 0.5, 0.1]), relevant, 1) == [0]
+
+    def test_what_is_missing_below_the_last_item_counts_as_irrelevant(self):
+        assert precisions(scores([0.5, 0.1]), np.array([[True, True]]), 5) == [2 / 5]
+
+
 class TestMetrics:
     RANKED = np.array([1.0, 2.0, 6.0, 20.0])
 
@@ -54,6 +78,10 @@ class TestSummary:
         first, second = summarise(ranked), summarise(ranked)
         assert first == second
         assert all(figure.low < figure.value < figure.high for figure in first.values())
+
+    def test_other_metrics_may_be_summarised(self):
+        figure = summarise(np.array([0.0, 1.0]), {"p5": mean})["p5"]
+        assert (figure.value, figure.low, figure.high) == (1 / 2, 0, 1)
 
     def test_equal_ranks_leave_no_doubt(self):
         assert summarise(np.full(10, 2.0))["mrr"].low == summarise(np.full(10, 2.0))["mrr"].high

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.bench_evidence import evidence
+from capsearch.ui.commands.bench_names import names
 from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
-from capsearch.ui.output.terminal import print_json, remark
+from capsearch.ui.output.terminal import console, print_json, remark
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from capsearch.benchmarks.retrieval import ResultRow, RetrievalOptions
     from capsearch.benchmarks.timing import Measurement
     from capsearch.encoders.datasets.features import FeatureCache
@@ -138,12 +135,13 @@ def _measure(
 ) -> tuple[ResultRow, ...]:
     from capsearch.benchmarks.retrieval import encode_split, evaluate
     from capsearch.encoders.datasets.dataset import read
+    from capsearch.ui.output.progress import stage_progress
 
     data = read(sources, splits=[split])
     if limit is not None:
         data = data.first(limit)
     remark(f"{split}: {len(data):,} images, model {model.name}")
-    with _progress(split) as report:
+    with stage_progress(split) as report:
         encoded = encode_split(model, data, cache, report, unknown_words)
     if len(encoded.images) < len(data):
         remark(f"warning: {len(data) - len(encoded.images):,} images could not be read")
@@ -153,29 +151,13 @@ def _measure(
     return evaluate(model, encoded, options)
 
 
-@contextmanager
-def _progress(stage: str) -> Iterator[Callable[[int, int], None]]:
-    from capsearch.indexer.pipeline import Progress
-    from capsearch.ui.output.progress import progress_bar
-
-    with progress_bar() as show:
-        yield lambda done, total: show(Progress(stage, done, total, None))
-
-
 def _show(rows: Sequence[ResultRow], *, as_json: bool) -> None:
     from capsearch.benchmarks import report
 
     if as_json:
         print_json([record for row in rows for record in row.records()])
     else:
-        report.print_tables(rows, _console())
-
-
-def _console() -> Console:
-    """120 columns where stdout is no terminal, so that tables are not cut in a pipe."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=120)
+        report.print_tables(rows, console())
 
 
 @command.command(epilog=SPEED_EXAMPLES)
@@ -213,7 +195,8 @@ def speed(parts: tuple[str, ...], name: str | None, repeats: int, as_json: bool)
 def _print_speed(measurements: Sequence[Measurement], machine: Mapping[str, object]) -> None:
     from capsearch.benchmarks.report import speed_table
 
-    _console().print(speed_table(measurements, machine))
+    console().print(speed_table(measurements, machine))
 
 
 command.add_command(evidence)
+command.add_command(names)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Category Cf cannot be dropped as a whole, since emoji need its joiners. These are its characters
 # that change the direction of text, with which a file name can be disguised.
@@ -23,6 +28,13 @@ def printable(text: str) -> str:
     A caption or a file name may contain escape sequences; none of them reaches the terminal.
     """
     return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", _LINE_BREAKS.sub(" ", text))
+
+
+def console() -> Console:
+    """For tables on stdout; 120 columns in a pipe, so that no table is cut."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def print_json(value: object) -> None:
