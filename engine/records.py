@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,)
+Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,), (N, G, C) for feature maps
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
 Source = Literal["image", "caption", "generated", "words"]  # of evidence, see engine.fusion
@@ -28,6 +28,7 @@ class Caption:
     text: str
     language: str
     source: str
+    confidence: float = 1.0  # a model's calibrated probability that it is right; people's have 1
 
     @property
     def generated(self) -> bool:
@@ -37,12 +38,22 @@ class Caption:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A label on an image; people's tags have confidence 1."""
+    """A label on an image; people's tags have confidence 1.
+
+    `concept` is the id of the concept it names (encoders.concepts), which gives it names in other
+    languages; "" for a label that names none, or that the concept table does not know.
+    """
 
     label: str
     language: str
     confidence: float
     source: str
+    concept: str = ""
+
+    @property
+    def generated(self) -> bool:
+        """True when a model wrote it."""
+        return self.source.startswith(GENERATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +171,17 @@ class EncodedText:
     visual: Vectors  # (N, D)
     caption: Vectors  # (N, C)
     known: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """What one pass of a backbone gives for N images."""
+
+    pooled: Vectors  # (N, F) features, the input of the projection into the shared space
+    grid: Vectors | None = None  # (N, G, C) feature map, cells row by row; not all backbones do
+
+    def __len__(self) -> int:
+        return len(self.pooled)
 
 
 @dataclass(frozen=True, slots=True)
