@@ -93,7 +93,7 @@ class Filters:
     """What a hit must be, besides relevant. The empty filter lets everything through."""
 
     folders: tuple[str, ...] = ()  # absolute; an image lies under at least one of them
-    tags: tuple[str, ...] = ()  # carries all of them
+    tags: tuple[str, ...] = ()  # carries all of them, under any name, or something narrower
     taken_from: date | None = None  # inclusive
     taken_until: date | None = None  # inclusive
     caption_language: str | None = None  # has a caption in it
@@ -190,13 +190,14 @@ class Facet:
 
     value: str
     images: int
+    concept: str = ""  # the id of the concept that a tag names: shown in the reader's language
 
 
 @dataclass(frozen=True, slots=True)
 class Facets:
     """All values to filter by; most images first, then by name."""
 
-    tags: tuple[Facet, ...] = ()
+    tags: tuple[Facet, ...] = ()  # by concept, counting what is narrower; or by label
     folders: tuple[Facet, ...] = ()  # absolute, counting what lies anywhere below
     caption_languages: tuple[Facet, ...] = ()
     written_by: tuple[Facet, ...] = ()  # "people", "models"

@@ -14,6 +14,7 @@ vocabulary, and tag filters their synonyms: `--tag animal` finds what is tagged 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,6 +54,15 @@ class Concept:
 def all_concepts() -> Mapping[str, Concept]:
     """Every concept by id, in the order of the tables."""
     return {one.id: one for path in sorted(_FOLDER.glob("*.tsv")) for one in _read(path)}
+
+
+@cache
+def version() -> str:
+    """Changes when the tables do."""
+    total = hashlib.blake2b(digest_size=6)
+    for path in sorted(_FOLDER.glob("*.tsv")):
+        total.update(path.read_bytes())
+    return total.hexdigest()
 
 
 def by_id(concept_id: str) -> Concept:
