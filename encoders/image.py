@@ -12,19 +12,22 @@ import numpy as np
 
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.model_folder import Arrays
-from capsearch.engine.records import Pixels, Vectors
+from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 from capsearch.engine.vectors import as_document, unit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+GRID = "grid"  # the ONNX output with the feature map
 
 
 @dataclass(frozen=True)
 class Backbone:
     """An image network that maps pixels to features.
 
-    Scaling is part of the ONNX graph: its input is (N, S, S, 3) uint8 pixels, its output features
-    standardised by the mean and standard deviation over the training images.
+    Scaling is part of the ONNX graph: its input is (N, S, S, 3) uint8 pixels, its first output
+    features standardised by the mean and standard deviation over the training images. A second
+    output called "grid", (N, G, C), is the feature map before pooling; graphs may lack it.
     """
 
     name: str
@@ -42,16 +45,29 @@ class Backbone:
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) features of preprocessed images; ValueError for another shape or type."""
+        return self._run(pixels, self._outputs[:1]).pooled
+
+    def feature_maps(self, pixels: Sequence[Pixels]) -> ImageFeatures:
+        """Features and, from the same pass, the feature map where the graph has one."""
+        return self._run(pixels, self._outputs)
+
+    def _run(self, pixels: Sequence[Pixels], outputs: Sequence[str]) -> ImageFeatures:
         if not pixels:
-            return np.zeros((0, self.dimension), np.float32)
+            return ImageFeatures(np.zeros((0, self.dimension), np.float32))
         batch = np.stack(pixels)  # (N, S, S, 3)
         expected = (self.input_size, self.input_size, 3)
         if batch.shape[1:] != expected or batch.dtype != np.uint8:
             raise ValueError(
                 f"images must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
             )
-        (features,) = self._session.run(None, {"pixels": batch})
-        return np.asarray(features, np.float32)
+        found = self._session.run(outputs, {"pixels": batch})
+        return ImageFeatures(*(np.asarray(one, np.float32) for one in found))
+
+    @cached_property
+    def _outputs(self) -> tuple[str, ...]:
+        """The features, and the feature map if there is one."""
+        features, *more = (output.name for output in self._session.get_outputs())
+        return (features, GRID) if GRID in more else (features,)
 
     @cached_property
     def _session(self) -> Any:
@@ -107,6 +123,10 @@ class ProjectedImageEncoder:
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) backbone features."""
         return self.backbone.features(pixels)
+
+    def feature_maps(self, pixels: Sequence[Pixels]) -> ImageFeatures:
+        """Backbone features, and the feature map where the backbone gives one."""
+        return self.backbone.feature_maps(pixels)
 
     def project(self, features: Vectors) -> Vectors:
         """(N, F) -> (N, D) rows for an index: unit vectors and their hubness penalties."""

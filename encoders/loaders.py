@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,14 @@ def load_text(folder: Path) -> Model:
     """Kind `text`, with the backbone and the sentence encoder that its card names."""
     card = _with_paths(folder, model_folder.read_card(folder))
     text_folder = _text_folder(folder, card)
+    image = _image_encoder(folder, text_folder, card)
     return Model(
         name=str(card["name"]),
         digest=models.stored_digest(folder, card),
-        image=_image_encoder(folder, text_folder, card),
+        image=image,
         text=_text_encoder(folder, text_folder, card),
         card=card,
+        enricher=partial(models.find_enricher, image.digest),
     )
 
 

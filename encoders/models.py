@@ -7,6 +7,8 @@ may build on models of other kinds:
     backbone   an image network: pixels to features
     text       text encoders and an image projection, trained on one backbone's features, or only
                a projection into the space of another text model
+    tagger, captioner   heads that describe images from the features of one backbone, which their
+               cards name (`backbone`, `backbone_digest`)
 
 `load` opens a model that can search, together with the models it builds on. Built-in models are
 part of the package, those of `capsearch train` are in the user's models folder. What has a path
@@ -17,7 +19,7 @@ up in the working directory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsearch.encoders import model_folder
 from capsearch.engine.errors import TrainingProblem, UnknownModel
-from capsearch.engine.protocols import ImageEncoder, TextEncoder
+from capsearch.engine.protocols import Enricher, ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
     from capsearch.encoders.evidence import DocumentBank
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "trio"
 _BUILT_IN = Path(__file__).parent / "weights"
+_HEADS = ("tagger", "captioner")  # kinds, and fields of Enricher
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ KINDS: Mapping[str, Kind] = {
     "sentence": Kind("capsearch.encoders.loaders:load_sentence"),
     "backbone": Kind("capsearch.encoders.loaders:load_backbone"),
     "text": Kind("capsearch.encoders.loaders:load_text", searches=True),
+    "tagger": Kind("capsearch.encoders.taggers:load"),
+    "captioner": Kind("capsearch.encoders.captioners:load"),
 }
 
 
@@ -67,6 +72,7 @@ class Model:
     `digest` covers backbone, projection and text encoders: vectors are comparable only if it is
     equal. `image.digest` covers the backbone alone: features are comparable only if that is.
     `path` is the model's folder if its name does not find it, e.g. because it was opened by path.
+    `enricher` opens what describes images from its backbone's features, see `find_enricher`.
     """
 
     name: str
@@ -75,6 +81,7 @@ class Model:
     text: TextEncoder
     card: Mapping[str, object] = field(default_factory=dict)
     path: Path | None = None
+    enricher: Callable[[], Enricher] = Enricher
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,19 @@ def load_sentence(name: str) -> SentenceEncoder:
     """Open a sentence encoder by name or path."""
     encoder: SentenceEncoder = _open(find(name, "sentence"))
     return encoder
+
+
+def find_enricher(backbone_digest: str) -> Enricher:
+    """The tagger and the captioner trained on a backbone's features, by the digest on their cards.
+
+    The user's own go before the built-in ones; among several, the last by name.
+    """
+    found: dict[str, Path] = {}
+    for folder in _folders():
+        card = model_folder.read_card(folder)
+        if card["kind"] in _HEADS and card.get("backbone_digest") == backbone_digest:
+            found[card["kind"]] = folder
+    return Enricher(**{kind: _open(folder) for kind, folder in found.items()})
 
 
 def find(name: str, *kinds: str) -> Path:

@@ -8,7 +8,7 @@ image, "红色的车" and "赤い車" find it too, and a test can do the arithme
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,14 @@ from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.records import (
+    GENERATED,
     LANGUAGES,
+    Caption,
     EncodedText,
+    ImageFeatures,
     Pixels,
     Source,
+    Tag,
     Vectors,
 )
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
@@ -30,7 +34,9 @@ __all__ = [
     "COLOURS",
     "CONCEPTS",
     "FakeBackend",
+    "FakeCaptioner",
     "FakeImageEncoder",
+    "FakeTagger",
     "FakeTextEncoder",
     "colour_image",
 ]
@@ -44,6 +50,8 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
     "purple": (128, 0, 160),
     "orange": (255, 140, 0),
 }
+# In encoders.concepts, where the id is not the name.
+_CONCEPT_IDS: Mapping[str, str] = {"orange": "orange-color"}
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR; this folder does without Pillow
 _RED = 0  # the first colour, and the first concept
 # The word for each concept in (en, zh, ja). The first eight are the colours, in order.
@@ -80,6 +88,7 @@ class FakeImageEncoder:
     penalty: float = 0.0  # of an image that is all red
     embedded: int = 0
     batches: list[int] = field(default_factory=list)
+    maps: bool = True  # whether it gives a feature map
     feature_dimension: int = len(COLOURS) + 1
     dimension: int = len(COLOURS) + 1
 
@@ -102,6 +111,14 @@ class FakeImageEncoder:
         self.embedded += len(pixels)
         self.batches.append(len(pixels))
         return np.stack([_colour_shares(one) for one in pixels])
+
+    def feature_maps(self, pixels: Sequence[Pixels]) -> ImageFeatures:
+        """The features, and those of the image's quarters (N, 4, 9) if it `maps`."""
+        pooled = self.features(pixels)
+        if not self.maps:
+            return ImageFeatures(pooled)
+        cells = [_colour_shares(cell) for one in pixels for cell in _quarters(one)]
+        return ImageFeatures(pooled, np.reshape(cells, (len(pixels), 4, -1)).astype(np.float32))
 
     def project(self, features: Vectors) -> Vectors:
         """(N, 9) -> (N, 8) and a penalty."""
@@ -175,6 +192,56 @@ class FakeTextEncoder:
         return tuple(dict.fromkeys(self.words(text)))
 
 
+@dataclass(slots=True)
+class FakeTagger:
+    """Tags an image with its colours: their names, and their shares as probabilities.
+
+    `tagged` counts the images; `unlinked` colours get no concept.
+    """
+
+    name: str = "toy-tags@1"
+    unlinked: frozenset[str] = frozenset()
+    tagged: int = 0
+
+    def tag(self, features: ImageFeatures) -> tuple[tuple[Tag, ...], ...]:
+        """The colours of more than a tenth of the image, largest share first."""
+        self.tagged += len(features)
+        return tuple(tuple(self._tags(row)) for row in features.pooled[:, : len(COLOURS)])
+
+    def _tags(self, shares: Vectors) -> Iterator[Tag]:
+        source = GENERATED + self.name
+        for at in np.argsort(-shares, kind="stable"):
+            if shares[at] > 0.1:
+                colour = CONCEPTS[at][0]
+                concept = "" if colour in self.unlinked else _CONCEPT_IDS.get(colour, colour)
+                yield Tag(colour, "en", round(float(shares[at]), 4), source, concept)
+
+
+@dataclass(slots=True)
+class FakeCaptioner:
+    """Says of which colour most of an image is, in three languages; `captioned` counts images."""
+
+    name: str = "toy-captions@1"
+    languages: tuple[str, ...] = LANGUAGES
+    captioned: int = 0
+
+    def caption(self, features: ImageFeatures) -> tuple[tuple[Caption, ...], ...]:
+        """One sentence for each language; its probability is the colour's share."""
+        if features.grid is None:
+            raise ValueError("captions need the feature map of the backbone")
+        self.captioned += len(features)
+        shares = features.grid[:, :, : len(COLOURS)].mean(axis=1)  # (N, 8), over the cells
+        return tuple(tuple(self._captions(row)) for row in shares)
+
+    def _captions(self, shares: Vectors) -> Iterator[Caption]:
+        at = int(shares.argmax())
+        texts = zip(LANGUAGES, ("a {} image", "{}色的图像", "{}の画像"), CONCEPTS[at], strict=True)
+        for language, text, name in texts:
+            if language in self.languages:
+                confidence = round(float(shares[at]), 4)
+                yield Caption(text.format(name), language, GENERATED + self.name, confidence)
+
+
 def colour_image(*colours: str, size: int = 16) -> Pixels:
     """An image of equal vertical stripes, one for each colour named."""
     stripes = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (K, 3)
@@ -188,6 +255,12 @@ def _colour_shares(pixels: Pixels) -> Vectors:
     distances = ((flat[:, None] - palette[None]) ** 2).sum(axis=2)  # (P, 8)
     counts = np.bincount(distances.argmin(axis=1), minlength=len(palette))
     return np.append(counts / len(flat), flat.mean() / 255).astype(np.float32)
+
+
+def _quarters(pixels: Pixels) -> Iterator[Pixels]:
+    middle = len(pixels) // 2
+    for rows in (pixels[:middle], pixels[middle:]):
+        yield from (rows[:, :middle], rows[:, middle:])
 
 
 def _concept_counts(text: str, language: str) -> Vectors:

@@ -15,8 +15,10 @@ from capsearch.engine.records import (
     EncodedText,
     Facets,
     Filters,
+    ImageFeatures,
     Pixels,
     Source,
+    Tag,
     Vectors,
 )
 
@@ -72,6 +74,10 @@ class ImageEncoder(Protocol):
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) backbone features, not normalised."""
+        ...
+
+    def feature_maps(self, pixels: Sequence[Pixels]) -> ImageFeatures:
+        """The same features and, in the same pass, the feature map if the backbone gives one."""
         ...
 
     def project(self, features: Vectors) -> Vectors:
@@ -146,6 +152,73 @@ class TextEncoder(Protocol):
     def keywords(self, text: str) -> tuple[str, ...]:
         """The folded tokens that a query looks for, each once."""
         ...
+
+
+class Tagger(Protocol):
+    """Names what images show, from the features of one backbone."""
+
+    @property
+    def name(self) -> str:
+        """NAME@DIGEST: tags of another name were written by another model."""
+        ...
+
+    def tag(self, features: ImageFeatures) -> tuple[tuple[Tag, ...], ...]:
+        """The tags of each image, best first, none twice; needs `features.pooled` alone.
+
+        `confidence` is a calibrated probability, `source` GENERATED + `name`. A tag of a concept
+        comes once, with its id: the concept table has its names in all languages. One that is no
+        concept comes in the language of its label.
+        """
+        ...
+
+
+class Captioner(Protocol):
+    """Describes images in sentences, from the feature maps of one backbone."""
+
+    @property
+    def name(self) -> str:
+        """NAME@DIGEST: captions of another name were written by another model."""
+        ...
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages it writes."""
+        ...
+
+    def caption(self, features: ImageFeatures) -> tuple[tuple[Caption, ...], ...]:
+        """The captions of each image, one for each language, in the order of `languages`.
+
+        `confidence` is a calibrated probability, `source` GENERATED + `name`. ValueError for
+        features without a grid.
+        """
+        ...
+
+
+class ConceptTable(Protocol):
+    """What tags mean (the module encoders.concepts): names of concepts, and which are broader."""
+
+    def under(self, name: str) -> frozenset[str]:
+        """The ids of all concepts with a name in any language, and of all below them."""
+        ...
+
+    def broader(self, concept_id: str) -> frozenset[str]:
+        """The ids of all concepts above, itself included."""
+        ...
+
+    def label_of(self, concept_id: str, label: str, language: str) -> str:
+        """The name of a concept in a language; `label` for an unknown one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Enricher:
+    """What describes the images of one backbone; None where no such model is there."""
+
+    tagger: Tagger | None = None
+    captioner: Captioner | None = None
+
+    def __bool__(self) -> bool:
+        return self.tagger is not None or self.captioner is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,)
+Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,), (N, G, C) for feature maps
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
 Source = Literal["image", "caption", "generated", "words"]  # of evidence, see engine.fusion
@@ -28,6 +28,7 @@ class Caption:
     text: str
     language: str
     source: str
+    confidence: float = 1.0  # a model's calibrated probability that it is right; people's have 1
 
     @property
     def generated(self) -> bool:
@@ -37,12 +38,22 @@ class Caption:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A label on an image; people's tags have confidence 1."""
+    """A label on an image; people's tags have confidence 1.
+
+    `concept` is the id of the concept it names (encoders.concepts), which gives it names in other
+    languages; "" for a label that names none, or that the concept table does not know.
+    """
 
     label: str
     language: str
     confidence: float
     source: str
+    concept: str = ""
+
+    @property
+    def generated(self) -> bool:
+        """True when a model wrote it."""
+        return self.source.startswith(GENERATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,7 @@ class Filters:
     """What a hit must be, besides relevant. The empty filter lets everything through."""
 
     folders: tuple[str, ...] = ()  # absolute; an image lies under at least one of them
-    tags: tuple[str, ...] = ()  # carries all of them
+    tags: tuple[str, ...] = ()  # carries all of them, under any name, or something narrower
     taken_from: date | None = None  # inclusive
     taken_until: date | None = None  # inclusive
     caption_language: str | None = None  # has a caption in it
@@ -163,18 +174,30 @@ class EncodedText:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """What one pass of a backbone gives for N images."""
+
+    pooled: Vectors  # (N, F) features, the input of the projection into the shared space
+    grid: Vectors | None = None  # (N, G, C) feature map, cells row by row; not all backbones do
+
+    def __len__(self) -> int:
+        return len(self.pooled)
+
+
+@dataclass(frozen=True, slots=True)
 class Facet:
     """One value to filter by, and how many images have it."""
 
     value: str
     images: int
+    concept: str = ""  # the id of the concept that a tag names: shown in the reader's language
 
 
 @dataclass(frozen=True, slots=True)
 class Facets:
     """All values to filter by; most images first, then by name."""
 
-    tags: tuple[Facet, ...] = ()
+    tags: tuple[Facet, ...] = ()  # by concept, counting what is narrower; or by label
     folders: tuple[Facet, ...] = ()  # absolute, counting what lies anywhere below
     caption_languages: tuple[Facet, ...] = ()
     written_by: tuple[Facet, ...] = ()  # "people", "models"

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {_HAS_FILE}"
 _CAPTIONS = (
-    "SELECT c.slot, i.slot, c.text, c.language, c.source FROM captions c "
+    "SELECT c.slot, i.slot, c.text, c.language, c.source, {} FROM captions c "
     "JOIN images i ON i.id = c.image_id WHERE c.slot IS NOT NULL AND {} "
     f"ORDER BY c.source GLOB '{GENERATED}*', c.id"  # among equals, people's and older ones
 )
@@ -121,7 +121,8 @@ class _Search:
     ) -> dict[str, Floats]:
         """The best scores by who wrote the caption; `best` gets the caption of each row."""
         row_of = {slot: row for row, slot in enumerate(images)}
-        found = self.catalog.rows(_CAPTIONS.format(within("i.slot", images)))
+        sql = _CAPTIONS.format(self.catalog.confidence(), within("i.slot", images))
+        found = self.catalog.rows(sql)
         slots = np.array([row[0] for row in found], np.int64)
         scores = exact_scores(query, self.arrays.captions, slots).tolist()
         values = {name: np.full(len(images), np.nan) for name in ("caption", "generated")}

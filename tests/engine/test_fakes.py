@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from capsearch.encoders import concepts
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
@@ -18,7 +19,7 @@ from backend_contract import BackendContract
 
 class TestFakeBackend(BackendContract):
     def build(self, documents, vectors, captions):
-        return FakeBackend({one.record.id: one for one in documents}, vectors, captions)
+        return FakeBackend({one.record.id: one for one in documents}, vectors, captions, concepts)
 
 
 @pytest.mark.parametrize(

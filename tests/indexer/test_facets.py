@@ -89,8 +89,8 @@ def test_readers_take_the_counts_that_a_writer_stored(
     collection: Collection, fake_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Issue 11, 11: the page counted everything again after each batch of a writer."""
-    counted = facets(collection.catalog)
     collection.finish()
+    counted = facets(collection.catalog)
     with Collection.open(collection.path, fake_model) as reader:
         monkeypatch.setattr(
             "capsearch.indexer.embedded.facets.facets", lambda catalog: pytest.fail("counted")
