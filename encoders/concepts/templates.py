@@ -2,15 +2,17 @@
 
     rng = random.Random(7)
     captions(by_id("violin"), "ja", rng, 3)    # バイオリン, ヴァイオリンの写真, ...
-    photo_captions([by_id("dog"), by_id("sketch")], "en", rng, 2)    # a sketch of a dog, dog
+    photo_captions([by_id("dog"), by_id("sketch")], "en", rng, 2)    # a sketch of a dog, an animal
 
-The commonest name is used most, then its synonyms, then broader concepts. What is said of it
-depends on its kind: one is inside a place, animals are counted, dishes are on plates.
+The commonest name is used most, then its synonyms. What is said of it depends on its kind: one is
+inside a place, animals are counted, dishes are on plates. A photograph is now and then captioned
+with a broader concept of what it shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from capsearch.encoders.concepts import Concept, by_id, fold
@@ -19,7 +21,7 @@ from capsearch.encoders.concepts.kinds import kind_of
 from capsearch.encoders.concepts.phrases import OF_KIND, PHOTO, REQUESTS, STYLED
 
 SYNONYM_SHARE = 0.35  # of captions that use another name than the commonest
-BROADER_SHARE = 0.08  # of captions that name a broader concept
+BROADER_SHARE = 0.08  # of captions of a photograph that name a broader concept
 # Shares of the forms of a caption, which add up to 1.
 FORMS = {"name": 0.30, "photo": 0.22, "counted": 0.13, "kind": 0.25, "request": 0.10}
 
@@ -35,6 +37,14 @@ UNNAMED = frozenset(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class NameCaption:
+    """A caption, and the id of the concept that it names."""
+
+    text: str
+    concept: str
+
+
 def captions(
     concept: Concept,
     language: str,
@@ -42,7 +52,7 @@ def captions(
     count: int,
     without: Collection[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """So many captions that name a concept; fewer if all its names are in `without` (folded).
+    """So many captions that name a concept; none if all its names are in `without` (folded).
 
     Equal states of `rng` give equal captions.
     """
@@ -56,25 +66,32 @@ def photo_captions(
     rng: Random,
     count: int,
     without: Collection[str] = frozenset(),
-) -> tuple[str, ...]:
+) -> tuple[NameCaption, ...]:
     """So many captions of a photograph of several concepts, the first named most.
 
-    Of a concept and a way of depicting (sketch), half the captions name both.
+    Of a concept and a way of depicting (sketch), half the captions name both. Fewer captions if
+    names are in `without` (folded).
     """
     things = [one for one in shown if one.id not in STYLED]
     styles = [one for one in shown if one.id in STYLED]
     if not things:
         things, styles = styles, []
-    found: list[str] = []
+    found: list[NameCaption] = []
     for _ in range(count if things else 0):
-        thing = things[0] if rng.random() < 0.7 else rng.choice(things)
+        thing = _broadened(things[0] if rng.random() < 0.7 else rng.choice(things), rng)
+        text = _caption(thing, language, rng, without)
         if styles and rng.random() < 0.5:
             name = _name(thing, language, rng, without)
             phrases = STYLED[rng.choice(styles).id][language]
-            found += [_fill(rng.choice(phrases), name, kind_of(thing))] if name else []
-        else:
-            found += captions(thing, language, rng, 1, without)
+            text = _fill(rng.choice(phrases), name, kind_of(thing)) if name else ""
+        if text:
+            found.append(NameCaption(text, thing.id))
     return tuple(found)
+
+
+def _broadened(concept: Concept, rng: Random) -> Concept:
+    above = [one for one in concept.broader if one not in UNNAMED]
+    return by_id(rng.choice(above)) if above and rng.random() < BROADER_SHARE else concept
 
 
 def _caption(concept: Concept, language: str, rng: Random, without: Collection[str]) -> str:
@@ -90,10 +107,7 @@ def _caption(concept: Concept, language: str, rng: Random, without: Collection[s
 
 
 def _name(concept: Concept, language: str, rng: Random, without: Collection[str]) -> str:
-    """One of its names, or of a broader concept's; empty if none may be used."""
-    above = [one for one in concept.broader if one not in UNNAMED]
-    if above and rng.random() < BROADER_SHARE:
-        concept = by_id(rng.choice(above))
+    """One of its names; empty if none may be used."""
     synonym = rng.random() < SYNONYM_SHARE
     names = [one for one in concept.names[language] if fold(one) not in without]
     if not names:

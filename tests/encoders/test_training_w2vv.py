@@ -26,7 +26,7 @@ from capsearch.encoders.training.fit.corpus import (  # noqa: E402
     texts_of,
     word_vectors,
 )
-from capsearch.encoders.training.nn.dual_encoder import ShownConcepts  # noqa: E402
+from capsearch.encoders.training.fit.names import ShownConcepts  # noqa: E402
 from capsearch.encoders.training.nn.losses import LOSSES  # noqa: E402
 from capsearch.encoders.training.nn.w2vv import LanguageBranch, TextConfig  # noqa: E402
 from capsearch.encoders.training.runs.variants import VARIANTS, apply_variant  # noqa: E402
@@ -317,5 +317,6 @@ class TestCaptionLoss:
 
 
 def test_the_concepts_that_a_batchs_images_show():
-    shown = ShownConcepts([np.array([2, 0]), np.array([], np.int64), np.array([1])], 3)
+    numbers = {"bird": 0, "dog": 1, "wren": 2}
+    shown = ShownConcepts([np.array([2, 0]), np.array([], np.int64), np.array([1])], numbers)
     assert shown.of(np.array([2, 0])).tolist() == [[False, True, False], [True, False, True]]

@@ -18,6 +18,7 @@ from capsearch.encoders.datasets.text_cache import EncodesSentences, cached_word
 from capsearch.encoders.languages import simplify
 from capsearch.encoders.text import MAX_TOKENS
 from capsearch.encoders.tokenizers import ChineseTokenizer, tokenizer
+from capsearch.encoders.training.fit.names import ShownConcepts, name_captions, shown_concepts
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
@@ -78,6 +79,7 @@ class Corpus:
     vectors: Mapping[str, torch.Tensor]  # word2vec vectors by language
     train: Mapping[str, LanguageCaptions]
     validation: Mapping[str, LanguageCaptions]
+    shown: ShownConcepts | None = None  # by the training images
 
 
 def texts_of(data: CaptionDataset, language: str) -> tuple[list[str], NDArray[np.int64]]:
@@ -140,14 +142,17 @@ def encode_captions(
     image_rows: NDArray[np.int64],
     sentences: EncodesSentences,
     tokens: Sequence[Sequence[str]] | None = None,
+    concepts: NDArray[np.int64] | None = None,
 ) -> LanguageCaptions:
-    """Token ids and sentence vectors of a language's captions."""
+    """Token ids and sentence vectors of a language's captions, and the concepts that they name."""
     tokens = tokens or [vocabulary.tokenizer.tokens(text) for text in texts]
+    if concepts is None:
+        concepts = np.full(len(texts), -1, np.int64)
     return LanguageCaptions(
         image_rows=image_rows,
         token_ids=[vocabulary.token_ids(sentence) for sentence in tokens],
         sentence=sentences.encode(texts).astype(np.float16, copy=False),
-        concepts=np.full(len(texts), -1, np.int64),
+        concepts=concepts,
     )
 
 
@@ -163,6 +168,7 @@ def build_corpus(
 ) -> Corpus:
     """Vocabularies from the training captions, and the encoded captions of both splits."""
     vocabularies, vectors, encoded = {}, {}, {}
+    shown = shown_concepts(train)
     for language in languages:
         texts, image_rows = texts_of(train, language)
         if not texts:
@@ -170,9 +176,13 @@ def build_corpus(
                 f"no {language} captions in split '{', '.join(train.splits)}'; list the "
                 "languages of the captions with --lang"
             )
+        names = name_captions(train, language, shown, seed)
+        named = np.concatenate([np.full(len(texts), -1, np.int64), names.concepts])
+        image_rows = np.concatenate([image_rows, names.image_rows])
+        texts = [*texts, *names.texts]
         vocabulary, tokens = build_vocabulary(language, texts, min_count)
         vocabularies[language] = vocabulary
-        encoded[language] = encode_captions(vocabulary, texts, image_rows, sentences, tokens)
+        encoded[language] = encode_captions(vocabulary, texts, image_rows, sentences, tokens, named)
         rows = cached_word_vectors(
             cache,
             vocabulary.words,
@@ -180,7 +190,8 @@ def build_corpus(
             partial(word_vectors, vocabulary, tokens, word_width, seed),
         )
         vectors[language] = torch.from_numpy(rows)
-    return Corpus(vocabularies, vectors, encoded, captions_of(validation, vocabularies, sentences))
+    encoded_validation = captions_of(validation, vocabularies, sentences)
+    return Corpus(vocabularies, vectors, encoded, encoded_validation, shown)
 
 
 def captions_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.training.fit.corpus import LanguageCaptions, Vocabulary
+from capsearch.encoders.training.fit.names import ShownConcepts
 from capsearch.encoders.training.nn.losses import LOSSES
 from capsearch.encoders.training.nn.w2vv import (
     ImageProjection,
@@ -57,21 +58,6 @@ class Labels:
 
     values: NDArray[np.uint8]
     known: NDArray[np.bool_]  # (N, L)
-
-
-@dataclass(frozen=True, slots=True)
-class ShownConcepts:
-    """The concepts that each image shows, as numbers below `count`."""
-
-    by_image: Sequence[NDArray[np.int64]]  # N
-    count: int
-
-    def of(self, image_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(B, K) of some images."""
-        shown = np.zeros((len(image_rows), self.count), np.bool_)
-        for at, row in enumerate(image_rows):
-            shown[at, self.by_image[row]] = True
-        return shown
 
 
 @dataclass(frozen=True, slots=True)
