@@ -14,9 +14,9 @@ from capsearch.encoders.datasets.features import FeatureCache, Report
 from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corpus
-from capsearch.encoders.training.fit.trainer import Trainer
+from capsearch.encoders.training.fit.loop import TrainingLoop
 from capsearch.encoders.training.fit.validation import Epoch
-from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
+from capsearch.encoders.training.nn.dual_encoder import TrainingOptions, TrainingSet
 from capsearch.engine.records import LANGUAGES
 
 SENTENCE = "use3"
@@ -98,20 +98,16 @@ def sentence_encoder(run: TrainingRun, listener: Listener) -> CachedSentenceEnco
     )
 
 
-def fit(
-    run: TrainingRun,
-    model: DualEncoder,
-    train: TrainingSet,
-    validation: TrainingSet,
-    listener: Listener,
-) -> Epoch:
-    """Train with a log and a checkpoint; afterwards `model` holds the best weights."""
+def fit(run: TrainingRun, loop: TrainingLoop, listener: Listener, first: bool = True) -> Epoch:
+    """Train with a log and a checkpoint; afterwards the loop's model holds the best weights.
+
+    `first` False: a later stage of the run, whose epochs are added to the log of the first.
+    """
     run.output.mkdir(parents=True, exist_ok=True)
-    checkpoint, log = checkpoint_of(run.output), run.output / model_folder.LOG
-    trainer = Trainer(model, train, validation, run.options, checkpoint)
+    log = run.output / model_folder.LOG
     if run.resume:
-        trainer.resume()
-    else:
+        loop.resume()
+    elif first:
         log.unlink(missing_ok=True)
 
     def logged(epoch: Epoch) -> None:
@@ -119,16 +115,16 @@ def fit(
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(epoch)) + "\n")
 
-    return trained(trainer, replace(listener, epoch=logged))
+    return trained(loop, replace(listener, epoch=logged))
 
 
-def trained(trainer: Trainer, listener: Listener) -> Epoch:
-    """Train to the end; afterwards the trainer's model holds the best weights."""
-    for epoch in trainer.fit(listener.report):
+def trained(loop: TrainingLoop, listener: Listener) -> Epoch:
+    """Train to the end; afterwards the loop's model holds the best weights."""
+    for epoch in loop.fit(listener.report):
         listener.epoch(epoch)
-    assert trainer.best is not None  # the first epoch is always the best so far
-    trainer.model.load_state_dict(trainer.averaged.module.state_dict())
-    return trainer.best
+    assert loop.best is not None  # the first epoch is always the best so far
+    loop.model.load_state_dict(loop.averaged.module.state_dict())
+    return loop.best
 
 
 def checkpoint_of(output: Path) -> Path:
