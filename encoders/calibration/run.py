@@ -17,15 +17,6 @@ from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
 from capsearch.engine.records import LANGUAGES
 
-_SENSES = (
-    "objects",
-    "vehicles",
-    "clothing",
-    "food",
-    "upper",
-    "people",
-    "animals",
-)  # likeliest first
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
 
 
@@ -60,16 +51,11 @@ def names_of(labels: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
     found: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
     for label in labels:
         found["en"][label] = label
-        known = sorted(concepts.named(label), key=_sense)
+        known = concepts.likeliest(label)
         for language in LANGUAGES:
             if known and language != "en":
-                found[language][label] = known[0].name(language)
+                found[language][label] = known.name(language)
     return found
-
-
-def _sense(concept: concepts.Concept) -> int:
-    """Labels of objects mean objects: a kite is not the bird, to sink no basin."""
-    return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
 
 
 def _encoded(

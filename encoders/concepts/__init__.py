@@ -6,6 +6,7 @@ vocabulary, and tag filters their synonyms: `--tag animal` finds what is tagged 
 
     concept = concepts.by_id("dolphin")
     concepts.named("イルカ")          # every concept with that name, in any language
+    concepts.likeliest("kite")        # the one that an image usually shows
     concepts.narrower("animal")       # the ids of all animals, itself included
 """
 
@@ -22,6 +23,8 @@ from capsearch.encoders.languages import normalise, simplify
 from capsearch.engine.records import LANGUAGES
 
 _FOLDER = Path(__file__).parent
+# Tables in the order in which images show their senses of a name: a kite is a toy, not the bird.
+_SENSES = ("objects", "vehicles", "clothing", "food", "upper", "people", "animals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ def by_id(concept_id: str) -> Concept:
 def named(name: str) -> tuple[Concept, ...]:
     """The concepts with a name in any language, whatever its case and script variant."""
     return tuple(by_id(one) for one in _ids_by_name().get(_fold(name), ()))
+
+
+def likeliest(name: str) -> Concept | None:
+    """What a name means on an image, if it is a name: of its senses the most usual one."""
+    return min(named(name), key=_sense, default=None)
 
 
 def broader(concept_id: str) -> frozenset[str]:
@@ -93,6 +101,10 @@ def _ids_by_name() -> Mapping[str, tuple[str, ...]]:
             for name in names:
                 found[_fold(name)][one.id] = None
     return {name: tuple(ids) for name, ids in found.items()}
+
+
+def _sense(concept: Concept) -> int:
+    return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
 
 
 def _fold(name: str) -> str:

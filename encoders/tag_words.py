@@ -1,0 +1,187 @@
+"""What sentences name: concepts of the concept table, and other nouns, verbs and adjectives.
+
+COCO-CN section III: tags are human tags and the nouns, verbs and adjectives of captions. Names of
+concepts are found as sequences of words, longest first ("hot dog" is no dog), whatever their
+inflection. Parts of speech: jieba for Chinese, MeCab for Japanese; for English, where no tagger is
+installed, everything but a list of function words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from Stemmer import Stemmer
+
+from capsearch.encoders import concepts
+from capsearch.encoders.languages import normalise, simplify
+from capsearch.engine.errors import UnknownLanguage
+
+LONGEST_NAME = 4  # words of a concept's name
+
+
+class Word(NamedTuple):
+    """A word of a sentence: its dictionary form, its spelling, and whether it may be a tag."""
+
+    form: str
+    spelling: str
+    content: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a sentence names: ids of concepts, and other content words with their spelling."""
+
+    concepts: tuple[str, ...]
+    words: Mapping[str, str]  # dictionary form -> spelling
+
+
+def named_in(text: str, language: str) -> Named:
+    """What a sentence of a language names; UnknownLanguage for one without a word splitter."""
+    if language not in _SPLITTERS:
+        raise UnknownLanguage(f"no words in '{language}'; there is {', '.join(_SPLITTERS)}")
+    words = _SPLITTERS[language](simplify(text) if language == "zh" else text)
+    names = _names(language)
+    found: dict[str, None] = {}
+    others: dict[str, str] = {}
+    at = 0
+    while at < len(words):
+        length = _longest_name(words, at, names)
+        if length:
+            found[names[_forms(words[at : at + length])]] = None
+        elif words[at].content:
+            others[words[at].form] = words[at].spelling
+        at += max(length, 1)
+    return Named(tuple(found), others)
+
+
+def _longest_name(words: Sequence[Word], at: int, names: Mapping[tuple[str, ...], str]) -> int:
+    for length in range(min(LONGEST_NAME, len(words) - at), 0, -1):
+        if _forms(words[at : at + length]) in names:
+            return length
+    return 0
+
+
+def _forms(words: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(word.form for word in words)
+
+
+@cache
+def _names(language: str) -> Mapping[tuple[str, ...], str]:
+    """Names of concepts in one language as sequences of dictionary forms."""
+    found: dict[tuple[str, ...], str] = {}
+    for concept in concepts.all_concepts().values():
+        for name in concept.names[language]:
+            forms = _forms(_SPLITTERS[language](name))
+            if not 0 < len(forms) <= LONGEST_NAME or forms in found or _meaningless(forms):
+                continue
+            likeliest = concepts.likeliest(name)
+            assert likeliest is not None  # it is the name of this concept at least
+            found[forms] = likeliest.id
+    return found
+
+
+def _meaningless(forms: tuple[str, ...]) -> bool:
+    """True for one word that is usually no name: a can, the top."""
+    return len(forms) == 1 and (forms[0] in _GENERIC or forms[0] in _function_stems())
+
+
+def _english(text: str) -> list[Word]:
+    spellings = re.findall(r"[a-z0-9]+", normalise(text).lower().replace("'s", ""))
+    forms = Stemmer("english", 0).stemWords(spellings)
+    return [
+        Word(form, spelling, form not in _function_stems() and not spelling.isdigit())
+        for form, spelling in zip(forms, spellings, strict=True)
+    ]
+
+
+def _chinese(text: str) -> list[Word]:
+    """Of verbs and adjectives only those of two characters or more, as in COCO-CN."""
+    words = []
+    for word, flag in _jieba().lcut(normalise(text).lower(), HMM=False):
+        noun, described = flag[:1] == "n", flag[:1] in "av" and len(word) > 1
+        if word.strip() and flag[:1] != "x":
+            words.append(Word(word, word, (noun or described) and word not in _GENERIC))
+    return words
+
+
+def _japanese(text: str) -> list[Word]:
+    words = []
+    for word in _mecab()(normalise(text).lower()):
+        kind, form = word.feature.pos1, word.feature.orthBase or word.surface
+        if kind == "補助記号":
+            continue
+        content = kind in _JAPANESE_CONTENT and word.feature.pos2 not in _JAPANESE_AUXILIARY
+        words.append(Word(form, form, content and form not in _GENERIC))
+    return words
+
+
+@cache
+def _jieba() -> Any:
+    import jieba
+    import jieba.posseg
+
+    jieba.setLogLevel(60)
+    return jieba.posseg.POSTokenizer(jieba.Tokenizer())
+
+
+@cache
+def _mecab() -> Any:
+    import fugashi
+    import unidic_lite
+
+    return fugashi.Tagger(f'-d "{unidic_lite.DICDIR}"')
+
+
+_SPLITTERS: Mapping[str, Callable[[str], list[Word]]] = {
+    "en": _english,
+    "zh": _chinese,
+    "ja": _japanese,
+}
+_JAPANESE_CONTENT = frozenset({"名詞", "動詞", "形容詞", "形状詞"})
+_JAPANESE_AUXILIARY = frozenset({"非自立可能", "数詞", "助動詞語幹"})
+
+
+@cache
+def _function_stems() -> frozenset[str]:
+    words = (_ENGLISH_FUNCTION + _ENGLISH_GENERIC).split()
+    return frozenset(Stemmer("english", 0).stemWords(words))
+
+
+# Closed classes: articles, pronouns, prepositions, conjunctions, auxiliaries, numbers, adverbs.
+_ENGLISH_FUNCTION = """
+a an the this that these those some any each every all both either neither no none other another
+such same own i you he she it we they me him her us them my your his its our their mine who whom
+whose which what where when why how there here something someone anything nothing everything one
+ones two three four five six seven eight nine ten dozen first second third in on at by for from of
+off to into onto with without within about above across after against along alongside among amongst
+amid around as atop before behind below beneath beside besides between beyond down during except
+inside near nearby next out outside over past per through throughout toward towards under underneath
+until up upon via while and or but nor so yet if because though although than then whether am is are
+was were be been being do does did doing done has have had having can could may might must shall
+should will would s t re ve ll d m not n very too also just only even still again away back forward
+together apart almost already always ever never now soon quite rather really well perhaps
+maybe like unlike several many much more most few fewer less least lot lots various numerous
+multiple different similar certain enough
+"""
+# Nouns, verbs and adjectives that say nothing about what an image shows.
+_ENGLISH_GENERIC = """
+image photo photograph picture view shot scene type kind sort part piece set group bunch couple pair
+number amount variety row side top bottom middle center centre front end edge corner left right area
+place way thing item object day time background foreground close closeup get got getting go goes
+going gone come comes coming take takes taking taken make makes making made put puts putting let use
+uses using used have show shows showing shown seem seems appear appears look looks looking see sees
+seen try tries trying start be able ready full filled fill include includes including contain
+contains containing set sets display displayed feature features featuring
+"""
+_GENERIC = frozenset(
+    """
+图片 照片 画面 图 图像 样子 时候 东西 情况 地方 部分 时间 人员 方向 前方 后方 中间 左侧 右侧 没有 可以
+正在 准备 出现 显示 开始 进行 使用 拥有 具有 看起来 看上去 好像 许多 很多 一些 各种
+写真 画像 様子 上 中 前 横 隣 後ろ 下 方 所 物 こと もの 状態 側 様 為 たくさん 沢山 数 つ 達 内 間 時 他
+色々 いろいろ さまざま 様々 風 ところ 場所 部分 ため 一緒 周り 手前 向こう 奥 先 左 右
+""".split()
+)
