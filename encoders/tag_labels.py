@@ -205,8 +205,12 @@ def _mentions(
     if image.tags_zh and "zh" in languages:
         tags = {_tag_key(tag, spellings) for tag in image.tags_zh}
         said["zh"] = said.get("zh", set()) | tags
-    frozen = {language: frozenset(found) for language, found in said.items()}
-    return Mentions(frozen, frozenset(_concepts(image.objects)))
+    return Mentions(
+        {language: frozenset(found) for language, found in said.items()},
+        frozenset(_concepts(image.objects)),
+        frozenset(image.concepts),
+        image.labelled_set,
+    )
 
 
 def _said(text: str, language: str, spellings: _Spellings) -> Iterable[str]:

@@ -80,7 +80,10 @@ def _names(language: str) -> Mapping[tuple[str, ...], str]:
                 continue
             likeliest = concepts.likeliest(name)
             assert likeliest is not None  # it is the name of this concept at least
-            found[forms] = likeliest.id
+            if likeliest.id not in _NOT_SHOWN:
+                found[forms] = likeliest.id
+                if language == "ja" and likeliest.table == "attributes" and len(forms) == 1:
+                    found.setdefault((forms[0] + "い",), likeliest.id)  # 赤 -> 赤い
     return found
 
 
@@ -91,7 +94,7 @@ def _meaningless(forms: tuple[str, ...]) -> bool:
 
 def _english(text: str) -> list[Word]:
     spellings = re.findall(r"[a-z0-9]+", normalise(text).lower().replace("'s", ""))
-    forms = Stemmer("english", 0).stemWords(spellings)
+    forms = Stemmer("english", 0).stemWords([_PLURALS.get(one, one) for one in spellings])
     return [
         Word(form, spelling, form not in _function_stems() and not spelling.isdigit())
         for form, spelling in zip(forms, spellings, strict=True)
@@ -104,7 +107,9 @@ def _chinese(text: str) -> list[Word]:
     for word, flag in _jieba().lcut(normalise(text).lower(), HMM=False):
         noun, described = flag[:1] == "n", flag[:1] in "av" and len(word) > 1
         if word.strip() and flag[:1] != "x":
-            words.append(Word(word, word, (noun or described) and word not in _GENERIC))
+            form = word[:-1] if described and word[-1] in "在着了" else word  # 坐在 -> 坐
+            content = (noun or described) and len(form) > (not noun) and word not in _GENERIC
+            words.append(Word(form, form, content))
     return words
 
 
@@ -141,6 +146,13 @@ _SPLITTERS: Mapping[str, Callable[[str], list[Word]]] = {
     "zh": _chinese,
     "ja": _japanese,
 }
+_PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person"}
+# Concepts that say how many or where, not what.
+_NOT_SHOWN = frozenset(
+    """
+    single two-things three-things many several few beside on-top in-front on-table behind lone-person
+    """.split()
+)
 _JAPANESE_CONTENT = frozenset({"名詞", "動詞", "形容詞", "形状詞"})
 _JAPANESE_AUXILIARY = frozenset({"非自立可能", "数詞", "助動詞語幹"})
 
@@ -180,7 +192,7 @@ contains containing set sets display displayed feature features featuring
 _GENERIC = frozenset(
     """
 图片 照片 画面 图 图像 样子 时候 东西 情况 地方 部分 时间 人员 方向 前方 后方 中间 左侧 右侧 没有 可以
-正在 准备 出现 显示 开始 进行 使用 拥有 具有 看起来 看上去 好像 许多 很多 一些 各种
+正在 准备 出现 显示 开始 进行 使用 拥有 具有 看起来 看上去 好像 许多 很多 一些 各种 还有 一个 旁边 上面
 写真 画像 様子 上 中 前 横 隣 後ろ 下 方 所 物 こと もの 状態 側 様 為 たくさん 沢山 数 つ 達 内 間 時 他
 色々 いろいろ さまざま 様々 風 ところ 場所 部分 ため 一緒 周り 手前 向こう 奥 先 左 右
 """.split()

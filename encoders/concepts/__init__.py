@@ -16,7 +16,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from capsearch.encoders.languages import normalise, simplify
@@ -55,7 +55,13 @@ def by_id(concept_id: str) -> Concept:
 
 def named(name: str) -> tuple[Concept, ...]:
     """The concepts with a name in any language, whatever its case and script variant."""
-    return tuple(by_id(one) for one in _ids_by_name().get(_fold(name), ()))
+    return tuple(by_id(one) for one in _ids_by_name().get(fold(name), ()))
+
+
+@lru_cache(maxsize=65_536)
+def fold(name: str) -> str:
+    """A name as it is compared: normalised, Simplified, lower case."""
+    return simplify(normalise(name)).lower()
 
 
 def likeliest(name: str) -> Concept | None:
@@ -99,16 +105,12 @@ def _ids_by_name() -> Mapping[str, tuple[str, ...]]:
     for one in all_concepts().values():
         for names in one.names.values():
             for name in names:
-                found[_fold(name)][one.id] = None
+                found[fold(name)][one.id] = None
     return {name: tuple(ids) for name, ids in found.items()}
 
 
 def _sense(concept: Concept) -> int:
     return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
-
-
-def _fold(name: str) -> str:
-    return simplify(normalise(name)).lower()
 
 
 def _read(path: Path) -> Iterator[Concept]:

@@ -26,6 +26,8 @@ class CaptionedImage:
     captions: Mapping[str, tuple[Caption, ...]]
     objects: tuple[str, ...] = ()
     tags_zh: tuple[str, ...] = ()
+    labelled_set: str = ""  # the published set that labelled it
+    concepts: tuple[str, ...] = ()  # ids of the concepts that its label stands for
 
 
 @dataclass(frozen=True, slots=True)

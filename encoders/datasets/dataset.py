@@ -16,11 +16,12 @@ from pathlib import Path
 
 from capsearch.encoders.datasets.captioned import CaptionedImage, Source
 from capsearch.encoders.datasets.image_store import ImageStore
+from capsearch.encoders.datasets.labelled import split_of_photo
 from capsearch.encoders.datasets.layouts import layout_of
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import LANGUAGES, Caption
 
-__all__ = ["CaptionDataset", "CaptionedImage", "Source", "read"]
+__all__ = ["CaptionDataset", "CaptionedImage", "Source", "read", "read_labelled"]
 
 DEFAULT_SPLIT = "train"  # of images that no source assigns to a split
 
@@ -101,6 +102,26 @@ def read(
     return _chosen(tuple(map(_complete, merged.values())), store, splits)
 
 
+def read_labelled(sources: Iterable[Source | Path | str]) -> CaptionDataset:
+    """The images with a label that stands for concepts, split by what is held out of training.
+
+    The splits are those of `capsearch.encoders.datasets.labelled`: train, val and test, whatever
+    the files are called. DataProblem if no label is known.
+    """
+    data = read(sources)
+    images = tuple(
+        replace(image, split=split_of_photo(image.id, image.concepts))
+        for image in data.images
+        if image.concepts
+    )
+    if not images:
+        raise DataProblem(
+            "no image with a known label: each record of SPLIT.jsonl.gz needs `label`, the name of "
+            "a concept, or `set` and `label` of a published set"
+        )
+    return data.only(images)
+
+
 def merge(one: CaptionedImage, other: CaptionedImage) -> CaptionedImage:
     """Two sources' records of one image; `read` documents which one decides."""
     languages = tuple(dict.fromkeys((*one.captions, *other.captions)))
@@ -112,6 +133,8 @@ def merge(one: CaptionedImage, other: CaptionedImage) -> CaptionedImage:
         captions={lang: tuple(_both(one, other, lang)) for lang in languages},
         objects=tuple(dict.fromkeys((*one.objects, *other.objects))),
         tags_zh=tuple(dict.fromkeys((*one.tags_zh, *other.tags_zh))),
+        labelled_set=one.labelled_set or other.labelled_set,
+        concepts=tuple(dict.fromkeys((*one.concepts, *other.concepts))),
     )
 
 

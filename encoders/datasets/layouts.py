@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from capsearch.encoders.datasets import sentence_lines as lines
 from capsearch.encoders.datasets.captioned import (
@@ -24,6 +25,7 @@ from capsearch.encoders.datasets.captioned import (
 )
 from capsearch.encoders.datasets.coco import InvalidCoco, coco_captions
 from capsearch.encoders.datasets.image_store import ImageStore, is_archive
+from capsearch.encoders.datasets.labelled import concepts_of
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Caption
 
@@ -72,7 +74,7 @@ def _jsonl_files(path: Path, splits: Splits) -> tuple[tuple[str, Path], ...]:
 def _is_jsonl(path: Path) -> bool:
     for _, file in _jsonl_files(path, None)[:1]:
         with open_text(file) as text:
-            return '"captions"' in text.readline()
+            return bool(re.search(r'"(captions|label)"', text.readline()))
     return False
 
 
@@ -93,9 +95,10 @@ def _jsonl_image(line: str, split: str, where: str) -> CaptionedImage:
         record = json.loads(line)
         captions = {
             language: tuple(Caption(one["text"], language, one["source"]) for one in sentences)
-            for language, sentences in record["captions"].items()
+            for language, sentences in _captions_in(record).items()
             if sentences
         }
+        labelled_set = str(record.get("set", split))
         return CaptionedImage(
             id=str(record["id"]),
             split=split,
@@ -103,12 +106,22 @@ def _jsonl_image(line: str, split: str, where: str) -> CaptionedImage:
             captions=captions,
             objects=tuple(record.get("objects", ())),
             tags_zh=tuple(record.get("tags_zh", ())),
+            labelled_set=labelled_set if "label" in record else "",
+            concepts=concepts_of(labelled_set, record["label"]) if "label" in record else (),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataProblem(
             f"{where}: expected an object with id, file and captions "
-            f"{{language: [{{text, source}}]}} ({type(error).__name__}: {error})"
+            f"{{language: [{{text, source}}]}} or label ({type(error).__name__}: {error})"
         ) from error
+
+
+def _captions_in(record: dict[str, Any]) -> dict[str, Any]:
+    """The captions of a record; only one with a label may have none."""
+    captions: dict[str, Any] = (
+        record.get("captions", {}) if "label" in record else record["captions"]
+    )
+    return captions
 
 
 def _jsonl_store(source: Source, splits: Splits) -> ImageStore:
@@ -201,7 +214,7 @@ def store_beside(source: Source, splits: Splits) -> ImageStore:
 
 LAYOUTS: Mapping[str, Layout] = {
     "jsonl": Layout(
-        "SPLIT.jsonl.gz, one record per image, beside SPLIT-NN.tar or .tar.gz",
+        "SPLIT.jsonl.gz, one record per image (captions or label), beside SPLIT-NN.tar or .tar.gz",
         _is_jsonl,
         _read_jsonl,
         _jsonl_store,
