@@ -138,7 +138,7 @@ def _language_labels(
     annotated = _annotated_columns(annotations, column)
     positives, unknown, space = [], [], []
     for one in annotations.mentions:
-        found = {key for key in _keys(one, language, objects, annotations.spellings)}
+        found = set(_keys(one, language, objects, annotations.spellings))
         known = range(len(column)) if language in one.said else annotated[one.label_set]
         positives.append(_columns(found, column))
         unknown.append(_columns(_broader(found) - found, column))
@@ -190,9 +190,7 @@ def _tag_name(key: str, spellings: _Spellings) -> TagName:
     return TagName(concepts.by_id(key).name("en"), "en", key)
 
 
-def _mentions(
-    image: CaptionedImage, languages: Sequence[str], spellings: _Spellings
-) -> Mentions:
+def _mentions(image: CaptionedImage, languages: Sequence[str], spellings: _Spellings) -> Mentions:
     said: dict[str, set[str]] = {}
     for language in languages:
         texts = [

@@ -8,10 +8,12 @@ installed, everything but a list of function words.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from Stemmer import Stemmer
@@ -76,7 +78,11 @@ def _names(language: str) -> Mapping[tuple[str, ...], str]:
     for concept in concepts.all_concepts().values():
         for name in concept.names[language]:
             forms = _forms(_SPLITTERS[language](name))
-            if not 0 < len(forms) <= LONGEST_NAME or forms in found or _meaningless(forms):
+            if (
+                not 0 < len(forms) <= LONGEST_NAME
+                or forms in found
+                or _meaningless(forms, language)
+            ):
                 continue
             likeliest = concepts.likeliest(name)
             assert likeliest is not None  # it is the name of this concept at least
@@ -87,16 +93,16 @@ def _names(language: str) -> Mapping[tuple[str, ...], str]:
     return found
 
 
-def _meaningless(forms: tuple[str, ...]) -> bool:
+def _meaningless(forms: tuple[str, ...], language: str) -> bool:
     """True for one word that is usually no name: a can, the top."""
-    return len(forms) == 1 and (forms[0] in _GENERIC or forms[0] in _function_stems())
+    return len(forms) == 1 and forms[0] in _no_tags(language)
 
 
 def _english(text: str) -> list[Word]:
     spellings = re.findall(r"[a-z0-9]+", normalise(text).lower().replace("'s", ""))
     forms = Stemmer("english", 0).stemWords([_PLURALS.get(one, one) for one in spellings])
     return [
-        Word(form, spelling, form not in _function_stems() and not spelling.isdigit())
+        Word(form, spelling, form not in _no_tags("en") and not spelling.isdigit())
         for form, spelling in zip(forms, spellings, strict=True)
     ]
 
@@ -108,7 +114,7 @@ def _chinese(text: str) -> list[Word]:
         noun, described = flag[:1] == "n", flag[:1] in "av" and len(word) > 1
         if word.strip() and flag[:1] != "x":
             form = word[:-1] if described and word[-1] in "在着了" else word  # 坐在 -> 坐
-            content = (noun or described) and len(form) > (not noun) and word not in _GENERIC
+            content = (noun or described) and len(form) > (not noun) and word not in _no_tags("zh")
             words.append(Word(form, form, content))
     return words
 
@@ -120,7 +126,7 @@ def _japanese(text: str) -> list[Word]:
         if kind == "補助記号":
             continue
         content = kind in _JAPANESE_CONTENT and word.feature.pos2 not in _JAPANESE_AUXILIARY
-        words.append(Word(form, form, content and form not in _GENERIC))
+        words.append(Word(form, form, content and form not in _no_tags("ja")))
     return words
 
 
@@ -149,51 +155,23 @@ _SPLITTERS: Mapping[str, Callable[[str], list[Word]]] = {
 _PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person"}
 # Concepts that say how many or where, not what.
 _NOT_SHOWN = frozenset(
-    """
-    single two-things three-things many several few beside on-top in-front on-table behind lone-person
-    """.split()
+    {
+        *("single", "two-things", "three-things", "many", "several"),
+        *("beside", "on-top", "in-front", "on-table", "behind", "lone-person"),
+    }
 )
 _JAPANESE_CONTENT = frozenset({"名詞", "動詞", "形容詞", "形状詞"})
 _JAPANESE_AUXILIARY = frozenset({"非自立可能", "数詞", "助動詞語幹"})
 
 
 @cache
-def _function_stems() -> frozenset[str]:
-    words = (_ENGLISH_FUNCTION + _ENGLISH_GENERIC).split()
-    return frozenset(Stemmer("english", 0).stemWords(words))
+def _no_tags(language: str) -> frozenset[str]:
+    """Dictionary forms of words that are never tags.
 
-
-# Closed classes: articles, pronouns, prepositions, conjunctions, auxiliaries, numbers, adverbs.
-_ENGLISH_FUNCTION = """
-a an the this that these those some any each every all both either neither no none other another
-such same own i you he she it we they me him her us them my your his its our their mine who whom
-whose which what where when why how there here something someone anything nothing everything one
-ones two three four five six seven eight nine ten dozen first second third in on at by for from of
-off to into onto with without within about above across after against along alongside among amongst
-amid around as atop before behind below beneath beside besides between beyond down during except
-inside near nearby next out outside over past per through throughout toward towards under underneath
-until up upon via while and or but nor so yet if because though although than then whether am is are
-was were be been being do does did doing done has have had having can could may might must shall
-should will would s t re ve ll d m not n very too also just only even still again away back forward
-together apart almost already always ever never now soon quite rather really well perhaps
-maybe like unlike several many much more most few fewer less least lot lots various numerous
-multiple different similar certain enough
-"""
-# Nouns, verbs and adjectives that say nothing about what an image shows.
-_ENGLISH_GENERIC = """
-image photo photograph picture view shot scene type kind sort part piece set group bunch couple pair
-number amount variety row side top bottom middle center centre front end edge corner left right area
-place way thing item object day time background foreground close closeup get got getting go goes
-going gone come comes coming take takes taking taken make makes making made put puts putting let use
-uses using used have show shows showing shown seem seems appear appears look looks looking see sees
-seen try tries trying start be able ready full filled fill include includes including contain
-contains containing set sets display displayed feature features featuring
-"""
-_GENERIC = frozenset(
+    `not_tags.tsv` beside this file: function words, and words that say nothing about what an
+    image shows ("picture", "side").
     """
-图片 照片 画面 图 图像 样子 时候 东西 情况 地方 部分 时间 人员 方向 前方 后方 中间 左侧 右侧 没有 可以
-正在 准备 出现 显示 开始 进行 使用 拥有 具有 看起来 看上去 好像 许多 很多 一些 各种 还有 一个 旁边 上面
-写真 画像 様子 上 中 前 横 隣 後ろ 下 方 所 物 こと もの 状態 側 様 為 たくさん 沢山 数 つ 達 内 間 時 他
-色々 いろいろ さまざま 様々 風 ところ 場所 部分 ため 一緒 周り 手前 向こう 奥 先 左 右
-""".split()
-)
+    with (Path(__file__).parent / "not_tags.tsv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if row["language"] == language]
+    words = [word for row in rows for word in row["words"].split()]
+    return frozenset(Stemmer("english", 0).stemWords(words) if language == "en" else words)

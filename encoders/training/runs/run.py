@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from capsearch.encoders import model_folder, models
 from capsearch.encoders.datasets.dataset import CaptionDataset, Source, read
 from capsearch.encoders.datasets.features import FeatureCache, Report
 from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder
+from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corpus
 from capsearch.encoders.training.fit.loop import TrainingLoop
@@ -145,8 +146,28 @@ def card_of(run: TrainingRun, train: TrainingSet, best: Epoch) -> dict[str, Any]
             "epochs": best.number,
             "options": asdict(run.options),
         },
-        "validation_mrr": {k: round(v, 4) for k, v in best.validation.items()},
+        "validation_mrr": _rounded(best.validation),
     }
+
+
+def head_card(
+    run: TrainingRun, backbone: Backbone, best: Epoch, training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the card of a tagger or a captioner records about its training and its backbone."""
+    options = {name: getattr(run.options, name) for name in ("batch_size", "lr", "seed")}
+    return {
+        "name": run.name,
+        "licence": f"research use; trained on captions under: {run.data_licence}",
+        "languages": list(run.languages),
+        "backbone": models.reference(run.backbone),
+        "backbone_digest": backbone.digest,
+        "training": {**training, "epochs": best.number, "options": options},
+        "validation": {"metric": best.metric, **_rounded(best.validation)},
+    }
+
+
+def _rounded(scores: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in scores.items()}
 
 
 def requirements_of(run: TrainingRun, backbone_digest: str) -> dict[str, Any]:
