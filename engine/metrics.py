@@ -1,4 +1,4 @@
-"""How good a ranking is: ranks, MRR, recall, median rank, their confidence, the CLM weight; tags."""
+"""How good a ranking is: ranks, MRR, recall, median rank, their confidence; CLM weight, tags."""
 
 from __future__ import annotations
 

@@ -83,6 +83,6 @@ def tag_logits(model: TagNetwork, pooled: Vectors) -> Mapping[str, Vectors]:
 
 def f_at_five(scores: Vectors, labels: TagLabels) -> tuple[float, float, float]:
     """Precision, recall and F of the five best tags, means over the captioned images."""
-    rows = np.flatnonzero(labels.captioned)
+    rows = np.flatnonzero(labels.captioned).tolist()
     positives: Sequence[NDArray[np.int64]] = [labels.positives[row] for row in rows]
     return precision_recall_f(scores[rows], positives, FIRST)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from capsearch.encoders import model_folder, models
@@ -144,7 +145,7 @@ def _calibrate(model: TagNetwork, vocabulary: TagVocabulary, validation: TagSet)
     return _Calibration(
         platt,
         round(best_threshold(probabilities[captioned] * known[captioned], values[captioned]), 2),
-        round(expected_calibration_error(probabilities[at], values[at]), 4),
+        round(expected_calibration_error(probabilities[at], values[at].astype(np.float64)), 4),
     )
 
 
@@ -178,7 +179,7 @@ def _export(
     folder: Path,
     card: Mapping[str, Any],
 ) -> None:
-    arrays = {"slope": platt.slope, "intercept": platt.intercept}
+    arrays: dict[str, NDArray[Any]] = {"slope": platt.slope, "intercept": platt.intercept}
     for layers, name in ((model.hidden, "hidden"), (model.out, "out")):
         for part, layer in layers.items():
             assert isinstance(layer, nn.Linear)
