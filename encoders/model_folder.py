@@ -92,6 +92,9 @@ class Arrays:
             self._whole[name] = whole.astype(np.float32)
         return self._whole[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
     def rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Some rows of a matrix."""
         scale = self._stored[name + _SCALE][rows]

@@ -30,9 +30,11 @@ from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.protocols import Enricher, ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
+    from capsearch.encoders.captioners import BuiltInCaptioner
     from capsearch.encoders.evidence import DocumentBank
     from capsearch.encoders.image import Backbone
     from capsearch.encoders.sentence import SentenceEncoder
+    from capsearch.encoders.taggers import BuiltInTagger
 
 DEFAULT_MODEL = "trio"
 _BUILT_IN = Path(__file__).parent / "weights"
@@ -153,6 +155,18 @@ def load_sentence(name: str) -> SentenceEncoder:
     """Open a sentence encoder by name or path."""
     encoder: SentenceEncoder = _open(find(name, "sentence"))
     return encoder
+
+
+def load_tagger(name: str) -> BuiltInTagger:
+    """Open a tagger by name or path."""
+    tagger: BuiltInTagger = _open(find(name, "tagger"))
+    return tagger
+
+
+def load_captioner(name: str) -> BuiltInCaptioner:
+    """Open a captioner by name or path."""
+    captioner: BuiltInCaptioner = _open(find(name, "captioner"))
+    return captioner
 
 
 def find_enricher(backbone_digest: str) -> Enricher:

@@ -1,4 +1,4 @@
-"""How good a ranking is: ranks, MRR, recall, median rank, their confidence, the CLM weight."""
+"""How good a ranking is: ranks, MRR, recall, median rank, their confidence; CLM weight, tags."""
 
 from __future__ import annotations
 
@@ -136,3 +136,25 @@ def best_weight(trials: Sequence[Trial], weights: Sequence[float] = WEIGHTS) -> 
     means = [float(np.mean([trial.mrr(weight) for trial in trials])) for weight in weights]
     good = [at for at, mean in zip(weights, means, strict=True) if mean >= max(means) - PLATEAU]
     return good[len(good) // 2]
+
+
+def precision_recall_f(
+    scores: Scores, positives: Sequence[Labels], depth: int
+) -> tuple[float, float, float]:
+    """Precision, recall and F-measure of the `depth` best of (N, K) scores, COCO-CN table IV.
+
+    `positives` are the right columns of each image. Each is computed for every image and averaged;
+    images without a right column are left out. ValueError if that leaves none.
+    """
+    found = []
+    for row, right in zip(scores, positives, strict=True):
+        if len(right):
+            best = np.argsort(-row, kind="stable")[:depth]
+            hits = len(np.intersect1d(best, right))
+            precision, recall = hits / depth, hits / len(right)
+            total = precision + recall
+            found.append((precision, recall, 2 * precision * recall / total if total else 0.0))
+    if not found:
+        raise ValueError("no image has a tag: nothing to measure")
+    precision, recall, f = np.mean(found, axis=0)
+    return float(precision), float(recall), float(f)

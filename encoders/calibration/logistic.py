@@ -41,7 +41,7 @@ def fit(features: Floats, labels: Floats, weights: Floats, offset: Floats) -> Re
     beta = np.zeros(design.shape[1])
     beta[0] = np.log(positives / negatives) - np.average(offset, weights=weights)
     for _ in range(_STEPS):
-        probability = _sigmoid(design @ beta + offset)
+        probability = sigmoid(design @ beta + offset)
         gradient = design.T @ (weights * (labels - probability)) - _RIDGE * beta
         curvature = (design * (weights * probability * (1 - probability))[:, None]).T @ design
         step = np.linalg.solve(curvature + _RIDGE * np.eye(len(beta)), gradient)
@@ -62,5 +62,6 @@ def expected_calibration_error(probabilities: Floats, labels: Floats, bins: int 
     return sum(gaps) / len(probabilities)
 
 
-def _sigmoid(log_odds: Floats) -> Floats:
+def sigmoid(log_odds: Floats) -> Floats:
+    """Probabilities of log-odds."""
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(log_odds, -40, 40))))

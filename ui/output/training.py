@@ -23,7 +23,8 @@ def training_progress() -> Iterator[Listener]:
     def line(epoch: Epoch) -> None:
         scores = "  ".join(f"{name} {value:.3f}" for name, value in epoch.validation.items())
         mark = "  best" if epoch.best else ""
-        remark(f"epoch {epoch.number}  loss {epoch.loss:.3f}  validation MRR {scores}{mark}")
+        loss = f"epoch {epoch.number}  loss {epoch.loss:.3f}"
+        remark(f"{loss}  validation {epoch.metric} {scores}{mark}")
 
     with progress_bar() as show:
         yield Listener(lambda stage, done, of: show(Progress(stage, done, of, None)), line)

@@ -1,4 +1,8 @@
-"""The activation cache: outputs of the frozen lower blocks, memory-mapped and resumable."""
+"""The activation cache: outputs of frozen layers, memory-mapped and resumable.
+
+For fine-tuning a backbone these are the activations before its trained blocks, for training a
+tagger or a captioner its feature maps.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +19,36 @@ from numpy.typing import NDArray
 from capsearch.encoders.atomic import write_text
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import Report, decoded_batches
-from capsearch.encoders.training.nn.backbone import LowerBlocks
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.records import Vectors
+from capsearch.engine.records import Pixels, Vectors
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class FrozenLayers(Protocol):
+    """What fills the cache."""
+
+    @property
+    def name(self) -> str:
+        """Of the weights: caches of different names are not comparable."""
+        ...
+
+    def preprocess(self, image: Image) -> Pixels:
+        """The pixels that `activations` takes, from an opened image."""
+        ...
+
+    def activations(self, pixels: list[Pixels]) -> tuple[NDArray[np.float16], Vectors]:
+        """(N, ...) activations, and (N, F) features, of N images."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """(N, H, W, C) activations and (N, F) features of the readable images, in order of `data`."""
+    """(N, ...) activations and (N, F) features of the readable images, in order of `data`."""
 
     data: CaptionDataset
-    values: NDArray[np.float16]
+    values: NDArray[Any]
     features: Vectors
 
 
@@ -49,7 +73,7 @@ class _CacheFiles:
 
 
 def load_activations(
-    lower: LowerBlocks,
+    layers: FrozenLayers,
     data: CaptionDataset,
     folder: Path,
     report: Report | None = None,
@@ -59,13 +83,13 @@ def load_activations(
     An image's row is its position in `data`. The finished ids are written after every batch, so
     an interrupted run continues with the next one. DataProblem when no image can be read.
     """
-    files = _CacheFiles(folder, _key(lower, data))
+    files = _CacheFiles(folder, _key(layers, data))
     folder.mkdir(parents=True, exist_ok=True)
     done = set(json.loads(files.done.read_text("utf-8"))) if files.done.is_file() else set()
     rows = {image.id: row for row, image in enumerate(data.images)}
     missing = [image for image in data.images if image.id not in done]
     if missing:
-        _fill(lower, data.only(missing), files, rows, done, report)
+        _fill(layers, data.only(missing), files, rows, done, report)
     readable = [image for image in data.images if image.id in done]
     if not readable:
         raise DataProblem("none of the images can be read; check the archives")
@@ -77,7 +101,7 @@ def load_activations(
 
 
 def _fill(
-    lower: LowerBlocks,
+    layers: FrozenLayers,
     missing: CaptionDataset,
     files: _CacheFiles,
     rows: dict[str, int],
@@ -85,8 +109,8 @@ def _fill(
     report: Report | None,
 ) -> None:
     arrays: list[NDArray[np.generic]] = []
-    for ids, pixels in decoded_batches(missing, lower.preprocess):
-        values, features = lower.activations(pixels)
+    for ids, pixels in decoded_batches(missing, layers.preprocess):
+        values, features = layers.activations(pixels)
         arrays = arrays or [
             _mapped(files.values, values, len(rows)),
             _mapped(files.features, features, len(rows)),
@@ -105,6 +129,6 @@ def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.gen
     return np.lib.format.open_memmap(path, mode, like.dtype, shape)
 
 
-def _key(lower: LowerBlocks, data: CaptionDataset) -> str:
-    parts: Sequence[str] = [lower.name, *(image.id for image in data.images)]
-    return f"{lower.name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
+def _key(layers: FrozenLayers, data: CaptionDataset) -> str:
+    parts: Sequence[str] = [layers.name, *(image.id for image in data.images)]
+    return f"{layers.name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"

@@ -7,9 +7,7 @@ upper blocks, which are fine-tuned).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,14 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from capsearch.encoders.datasets.features import Report
 from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side
-from capsearch.encoders.training.fit.checkpoint import (
-    Checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
-from capsearch.encoders.training.fit.validation import Epoch, evaluate
+from capsearch.encoders.training.fit.loop import TrainingLoop
+from capsearch.encoders.training.fit.validation import evaluate
 from capsearch.encoders.training.nn.dual_encoder import (
     DualEncoder,
     Labels,
@@ -38,108 +31,41 @@ from capsearch.encoders.training.nn.w2vv import TextNetwork, TokenBatch
 from capsearch.engine.errors import TrainingProblem
 
 LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
-WARM_UP_STEPS = 50
 
 
-@dataclass
-class Trainer:
-    """Trains a DualEncoder; `fit` yields every Epoch, and can be interrupted and resumed."""
+class Trainer(TrainingLoop):
+    """Trains a DualEncoder against captions, and against labels where there are some."""
 
     model: DualEncoder
-    train: TrainingSet
-    validation: TrainingSet
-    options: TrainingOptions
-    checkpoint: Path | None = None
-    epoch: int = 0
-    step: int = 0
-    best: Epoch | None = None
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        model: DualEncoder,
+        train: TrainingSet,
+        validation: TrainingSet,
+        options: TrainingOptions,
+        checkpoint: Path | None = None,
+    ) -> None:
+        super().__init__(model, _parameter_groups(model, options), len(train), options, checkpoint)
+        self.train = train
+        self.validation = validation
         self._rows = {
-            language: captions.by_image(len(self.train))
-            for language, captions in self.train.captions.items()
+            language: captions.by_image(len(train)) for language, captions in train.captions.items()
         }
-        self.averaged = _averaged(self.model, self.options.ema_epochs * self._steps_per_epoch)
-        self._optimizer = torch.optim.AdamW(
-            list(_parameter_groups(self.model, self.options)),
-            weight_decay=self.options.weight_decay,
-        )
-
-    def fit(self, report: Callable[[str], Report] | None = None) -> Iterator[Epoch]:
-        """Epochs until the last, or until validation has not improved for `patience` epochs.
-
-        `report(name of the epoch)` returns a counter of its steps. Every epoch has its own
-        random seed, so that a resumed run gives the same result as an uninterrupted one.
-        Afterwards `averaged` holds the best weights. TrainingProblem when the loss diverges.
-        """
-        while self.epoch < self.options.epochs and self._improving():
-            rng = np.random.default_rng([self.options.seed, self.epoch])
-            torch.manual_seed(int(rng.integers(2**62)))  # dropout, crops, negatives
-            loss = self._epoch(rng, report(f"epoch {self.epoch + 1}") if report else None)
-            self.epoch += 1
-            yield self._evaluated(loss)
-        self.averaged.module.load_state_dict(self.best_weights)
-
-    @property
-    def _batch_size(self) -> int:
-        return min(self.options.batch_size, len(self.train))
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        return len(self.train) // self._batch_size
-
-    def _improving(self) -> bool:
-        return self.best is None or self.epoch - self.best.number < self.options.patience
-
-    def _evaluated(self, loss: float) -> Epoch:
-        """The scores of the epoch just trained; remembers the best weights, saves a checkpoint."""
-        if not math.isfinite(loss):
-            raise TrainingProblem(f"the loss is {loss} in epoch {self.epoch}; try a lower --lr")
-        epoch = Epoch(self.epoch, loss, self.validate(), best=True)
-        if self.best is not None and epoch.mrr <= self.best.mrr:
-            epoch = replace(epoch, best=False)
-        else:
-            self.best = epoch
-            self.best_weights = {k: v.clone() for k, v in self.averaged.module.state_dict().items()}
-        self.save()
-        return epoch
 
     def validate(self) -> Mapping[str, float]:
         """CM MRR on validation of the averaged weights, by language."""
         return evaluate(cast(DualEncoder, self.averaged.module), self.validation)
 
-    def _epoch(self, rng: np.random.Generator, report: Report | None) -> float:
-        self.model.train()
-        losses = []
-        order, size = rng.permutation(len(self.train)), self._batch_size
-        for at in range(self._steps_per_epoch):
-            self._set_lr(self.step / (self.options.epochs * self._steps_per_epoch))
-            losses.append(self._step(order[at * size : (at + 1) * size], rng))
-            self.step += 1
-            if report:
-                report(at + 1, self._steps_per_epoch)
-        return float(np.mean(losses))
-
-    def _set_lr(self, progress: float) -> None:
-        """Linear warm-up, then cosine decay to a hundredth of each group's peak."""
-        warm_up = min(1.0, (self.step + 1) / WARM_UP_STEPS)
-        decay = 0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))
-        for group in self._optimizer.param_groups:
-            group["lr"] = group["peak"] * warm_up * (0.01 + 0.99 * decay)
-
-    def _step(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> float:
+    def loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
+        """Captions against images and each other, and labels."""
         features = self.model.backbone(self._inputs(image_rows, rng))
         loss = self._caption_loss(self.model.image(features), image_rows, rng)
         if self.model.labels is not None and self.train.labels is not None:
             logits = self.model.labels(features)
             label_loss = _label_loss(logits, self.train.labels, image_rows)
             loss = loss + self.options.label_loss_weight * label_loss
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
-        self._optimizer.step()
-        self.averaged.update_parameters(self.model)
-        return float(loss.detach())
+        return loss
 
     def _inputs(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
         """The batch's images, each in a random view."""
@@ -190,58 +116,6 @@ class Trainer:
             having = [at for at, captions in enumerate(mixed) if len(captions) > draw]
             yield np.array(having, np.int64), np.array([mixed[at][draw] for at in having], np.int64)
 
-    def save(self) -> None:
-        """Write a checkpoint that `resume` can continue from."""
-        if self.checkpoint is None:
-            return
-        optimizer = self._optimizer.state_dict()
-        write_checkpoint(
-            self.checkpoint,
-            Checkpoint(
-                model=self.model.state_dict(),
-                averaged=self.averaged.state_dict(),
-                best_weights=self.best_weights,
-                optimizer_tensors={
-                    f"{number}.{name}": value
-                    for number, state in optimizer["state"].items()
-                    for name, value in state.items()
-                },
-                optimizer_groups=optimizer["param_groups"],
-                epoch=self.epoch,
-                step=self.step,
-                best=self.best,
-            ),
-        )
-
-    def resume(self) -> None:
-        """Continue from the checkpoint, if there is one; TrainingProblem if it does not fit."""
-        if self.checkpoint is None or not self.checkpoint.is_file():
-            return
-        stored = read_checkpoint(self.checkpoint)
-        try:
-            self.model.load_state_dict(stored.model)
-        except RuntimeError as problem:
-            raise TrainingProblem(
-                f"{self.checkpoint} belongs to another data set or configuration; "
-                "remove it or choose another --output"
-            ) from problem
-        self.averaged.load_state_dict(stored.averaged)
-        self.best_weights = dict(stored.best_weights)
-        self._load_optimizer(stored)
-        self.epoch, self.step, self.best = stored.epoch, stored.step, stored.best
-
-    def _load_optimizer(self, stored: Checkpoint) -> None:
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in stored.optimizer_tensors.items():
-            number, name = key.split(".", 1)
-            parameter = parameters[int(number)]
-            if value.shape == parameter.shape:
-                # In the parameter's memory format, for results equal to the last bit.
-                value = torch.empty_like(parameter, requires_grad=False).copy_(value)
-            state.setdefault(int(number), {})[name] = value
-        self._optimizer.load_state_dict({"state": state, "param_groups": stored.optimizer_groups})
-
 
 def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[dict[str, Any]]:
     """The backbone's parts, whose lr rises from two thirds of `backbone_lr`; and the rest."""
@@ -263,17 +137,3 @@ def _label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) -
     known = torch.from_numpy(labels.known[image_rows].astype(np.float32))
     each = nn.functional.binary_cross_entropy_with_logits(logits, values, reduction="none")
     return (each * known).sum() / len(image_rows) * LABEL_SCALE
-
-
-def _averaged(model: DualEncoder, steps: float) -> torch.optim.swa_utils.AveragedModel:
-    """An exponential moving average of the weights over about `steps` steps.
-
-    It starts with a faster decay, so that the random initial weights are soon forgotten.
-    """
-    decay = 1.0 - 1.0 / max(steps, 1.0)
-
-    def blend(average: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
-        current_decay = min(decay, 1.0 - 1.0 / (float(count) / 4.0 + 2.0))
-        return average.lerp(now, 1.0 - current_decay)
-
-    return torch.optim.swa_utils.AveragedModel(model, avg_fn=blend)

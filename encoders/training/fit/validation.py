@@ -23,11 +23,12 @@ class Epoch:
 
     number: int
     loss: float
-    validation: Mapping[str, float]  # CM MRR by language
+    validation: Mapping[str, float]  # `metric` by language
     best: bool
+    metric: str = "MRR"
 
     @property
-    def mrr(self) -> float:
+    def score(self) -> float:
         """Mean over the languages; the epoch with the highest one is exported."""
         return sum(self.validation.values()) / max(len(self.validation), 1)
 
@@ -57,7 +58,7 @@ def interpolate_weights(
         mixed = {name: torch.lerp(initial[name], value, weight) for name, value in tuned.items()}
         model.load_state_dict(mixed)
         candidate = replace(best, validation=evaluate(model, validation))
-        if candidate.mrr > best.mrr:
+        if candidate.score > best.score:
             best, chosen = candidate, mixed
     model.load_state_dict(chosen)
     return best

@@ -162,7 +162,9 @@ def _fine_tune(job: _Job, state: _State, train: TrainingSet, validation: Trainin
     best = state.best
     if state.run.options.epochs:
         initial = {name: value.clone() for name, value in state.model.state_dict().items()}
-        best = fit(state.run, state.model, train, validation, job.listener)
+        checkpoint = checkpoint_of(state.run.output)
+        trainer = Trainer(state.model, train, validation, state.run.options, checkpoint)
+        best = fit(state.run, trainer, job.listener)
         if job.initial.text is not None:
             best = interpolate_weights(state.model, initial, best, validation)
             job.listener.epoch(best)

@@ -34,9 +34,9 @@ def export_text(
     export_projection(model.image, folder)
     bank.save(folder)
     shared = {
-        "sentence_W": _array(model.text.sentence.weight) * ("sentence" in config.inputs),
-        "out_W": _array(model.text.out.weight),
-        "out_b": _array(model.text.out.bias),
+        "sentence_W": array(model.text.sentence.weight) * ("sentence" in config.inputs),
+        "out_W": array(model.text.out.weight),
+        "out_b": array(model.text.out.bias),
     }
     model_folder.save_arrays(folder / "shared.safetensors", shared)
     for language, vocabulary in vocabularies.items():
@@ -51,8 +51,8 @@ def export_projection(projection: ImageProjection, folder: Path) -> None:
     """Write the image projection: features into the shared space."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
-        "image_W": _array(projection.linear.weight),
-        "image_b": _array(projection.linear.bias),
+        "image_W": array(projection.linear.weight),
+        "image_b": array(projection.linear.bias),
     }
     model_folder.save_arrays(folder / "image.safetensors", arrays)
 
@@ -67,17 +67,17 @@ def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 def _branch_arrays(branch: LanguageBranch) -> dict[str, NDArray[np.float32]]:
     return {
-        "bow": _array(branch.bow.weight)[:-1],  # the last row is padding
-        "words": _array(branch.words.weight)[:-1],
-        "gru_Wx": _array(branch.gru.weight_ih_l0),
-        "gru_Wh": _array(branch.gru.weight_hh_l0),
-        "gru_bx": _array(branch.gru.bias_ih_l0),
-        "gru_bh": _array(branch.gru.bias_hh_l0),
-        "attention_W": _array(branch.attention.weight)[0],
-        "attention_b": _array(branch.attention.bias),
+        "bow": array(branch.bow.weight)[:-1],  # the last row is padding
+        "words": array(branch.words.weight)[:-1],
+        "gru_Wx": array(branch.gru.weight_ih_l0),
+        "gru_Wh": array(branch.gru.weight_hh_l0),
+        "gru_bx": array(branch.gru.bias_ih_l0),
+        "gru_bh": array(branch.gru.bias_hh_l0),
+        "attention_W": array(branch.attention.weight)[0],
+        "attention_b": array(branch.attention.bias),
         # Columns of inputs that were not chosen are zero, as in training.
-        "mix_W": _array(branch.mix.weight) * _array(branch.used),
-        "mix_b": _array(branch.mix.bias),
+        "mix_W": array(branch.mix.weight) * array(branch.used),
+        "mix_b": array(branch.mix.bias),
     }
 
 
@@ -93,6 +93,7 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
-def _array(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
+def array(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
+    """A parameter as an array to store."""
     assert isinstance(tensor, Tensor)  # torch types a module's attributes as either
     return tensor.detach().numpy().astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from capsearch.encoders import model_folder, models
 from capsearch.encoders.datasets.dataset import CaptionDataset, Source, read
 from capsearch.encoders.datasets.features import FeatureCache, Report
 from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder
+from capsearch.encoders.image import Backbone
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corpus
-from capsearch.encoders.training.fit.trainer import Trainer
+from capsearch.encoders.training.fit.loop import TrainingLoop
 from capsearch.encoders.training.fit.validation import Epoch
-from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
+from capsearch.encoders.training.nn.dual_encoder import TrainingOptions, TrainingSet
 from capsearch.engine.records import LANGUAGES
 
 SENTENCE = "use3"
@@ -98,20 +99,16 @@ def sentence_encoder(run: TrainingRun, listener: Listener) -> CachedSentenceEnco
     )
 
 
-def fit(
-    run: TrainingRun,
-    model: DualEncoder,
-    train: TrainingSet,
-    validation: TrainingSet,
-    listener: Listener,
-) -> Epoch:
-    """Train with a log and a checkpoint; afterwards `model` holds the best weights."""
+def fit(run: TrainingRun, loop: TrainingLoop, listener: Listener, first: bool = True) -> Epoch:
+    """Train with a log and a checkpoint; afterwards the loop's model holds the best weights.
+
+    `first` False: a later stage of the run, whose epochs are added to the log of the first.
+    """
     run.output.mkdir(parents=True, exist_ok=True)
-    checkpoint, log = checkpoint_of(run.output), run.output / model_folder.LOG
-    trainer = Trainer(model, train, validation, run.options, checkpoint)
+    log = run.output / model_folder.LOG
     if run.resume:
-        trainer.resume()
-    else:
+        loop.resume()
+    elif first:
         log.unlink(missing_ok=True)
 
     def logged(epoch: Epoch) -> None:
@@ -119,16 +116,16 @@ def fit(
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(epoch)) + "\n")
 
-    return trained(trainer, replace(listener, epoch=logged))
+    return trained(loop, replace(listener, epoch=logged))
 
 
-def trained(trainer: Trainer, listener: Listener) -> Epoch:
-    """Train to the end; afterwards the trainer's model holds the best weights."""
-    for epoch in trainer.fit(listener.report):
+def trained(loop: TrainingLoop, listener: Listener) -> Epoch:
+    """Train to the end; afterwards the loop's model holds the best weights."""
+    for epoch in loop.fit(listener.report):
         listener.epoch(epoch)
-    assert trainer.best is not None  # the first epoch is always the best so far
-    trainer.model.load_state_dict(trainer.averaged.module.state_dict())
-    return trainer.best
+    assert loop.best is not None  # the first epoch is always the best so far
+    loop.model.load_state_dict(loop.averaged.module.state_dict())
+    return loop.best
 
 
 def checkpoint_of(output: Path) -> Path:
@@ -149,8 +146,28 @@ def card_of(run: TrainingRun, train: TrainingSet, best: Epoch) -> dict[str, Any]
             "epochs": best.number,
             "options": asdict(run.options),
         },
-        "validation_mrr": {k: round(v, 4) for k, v in best.validation.items()},
+        "validation_mrr": _rounded(best.validation),
     }
+
+
+def head_card(
+    run: TrainingRun, backbone: Backbone, best: Epoch, training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the card of a tagger or a captioner records about its training and its backbone."""
+    options = {name: getattr(run.options, name) for name in ("batch_size", "lr", "seed")}
+    return {
+        "name": run.name,
+        "licence": f"research use; trained on captions under: {run.data_licence}",
+        "languages": list(run.languages),
+        "backbone": models.reference(run.backbone),
+        "backbone_digest": backbone.digest,
+        "training": {**training, "epochs": best.number, "options": options},
+        "validation": {"metric": best.metric, **_rounded(best.validation)},
+    }
+
+
+def _rounded(scores: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in scores.items()}
 
 
 def requirements_of(run: TrainingRun, backbone_digest: str) -> dict[str, Any]:

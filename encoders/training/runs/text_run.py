@@ -15,6 +15,7 @@ from capsearch.encoders.image import Backbone
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import captions_of
 from capsearch.encoders.training.fit.query_bank import build_query_bank
+from capsearch.encoders.training.fit.trainer import Trainer
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.encoders.training.nn.frozen_text import freeze_text
 from capsearch.encoders.training.runs.export import export_projection, export_text, finish_card
@@ -45,7 +46,7 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     model = DualEncoder(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     validation_set = TrainingSet(validation.views, corpus.validation)
     train_set = TrainingSet(train.views, corpus.train)
-    best = fit(run, model, train_set, validation_set, listener)
+    best = fit(run, _trainer(run, model, train_set, validation_set), listener)
     bank = build_query_bank(model, train_set.captions, run.options.seed)
     card = {
         **card_of(run, train_set, best),
@@ -75,7 +76,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
     model = DualEncoder(vocabularies, {}, backbone.dimension, options, text=table)
     validation_set = TrainingSet(validation.views, validation_rows)
     train_set = TrainingSet(train.views, train_rows)
-    best = fit(run, model, train_set, validation_set, listener)
+    best = fit(run, _trainer(run, model, train_set, validation_set), listener)
     card = {
         **card_of(run, train_set, best),
         "description": f"{backbone.name} in the space of {text}",
@@ -88,6 +89,12 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
     finish_card(run.output, card)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
+
+
+def _trainer(
+    run: TrainingRun, model: DualEncoder, train: TrainingSet, validation: TrainingSet
+) -> Trainer:
+    return Trainer(model, train, validation, run.options, checkpoint_of(run.output))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,185 @@
+"""Captioners: sentences about an image in several languages, from its feature map, in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.captioners.decoders import RECURRENT, OpensDecoder, Weights, WordOutput
+from capsearch.encoders.captioners.search import Beam, Hypotheses, search
+from capsearch.encoders.captioners.transformer import TransformerDecoder
+from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
+from capsearch.encoders.model_folder import Arrays
+from capsearch.engine.errors import UnknownModel
+from capsearch.engine.records import GENERATED, Caption, ImageFeatures, Vectors
+
+if TYPE_CHECKING:
+    from capsearch.encoders.taggers import BuiltInTagger
+
+BATCH = 32  # images that are decoded together
+WEIGHTS_FILE = "captioner.safetensors"
+IMAGE = "image"  # the arrays that embed the image; others are called after their group
+DECODERS: Mapping[str, OpensDecoder] = {"transformer": TransformerDecoder, **RECURRENT}
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """log-odds that a caption names only what is there = slope * (log P / length) + intercept."""
+
+    slope: float
+    intercept: float
+
+    def __call__(self, found: Hypotheses) -> Vectors:
+        """(N,) probabilities."""
+        mean = found.log_probability / np.maximum(found.length, 1)
+        return np.asarray(1.0 / (1.0 + np.exp(-(self.slope * mean + self.intercept))), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The arrays of one part of a network: those whose names start with its own."""
+
+    arrays: Weights
+    name: str
+
+    def __getitem__(self, name: str) -> Vectors:
+        return self.arrays[f"{self.name}.{name}"]
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self.name}.{name}" in self.arrays
+
+
+@dataclass(frozen=True)
+class CaptionDecoders:
+    """The decoders of a network: one for all languages, or several for one or more each."""
+
+    architecture: str
+    groups: Mapping[str, CaptionVocabulary]  # by the name of the decoder
+    arrays: Weights
+
+    def hypotheses(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
+        """The most probable caption of each image by language."""
+        found: dict[str, Hypotheses] = {}
+        image = _Part(self.arrays, IMAGE)
+        for name, vocabulary in self.groups.items():
+            decoder = DECODERS[self.architecture](
+                _Part(self.arrays, name), image, self._outputs[name], features
+            )
+            starts = {one: vocabulary.start(one) for one in vocabulary.languages}
+            outputs = {one: vocabulary.outputs(one) for one in vocabulary.languages}
+            found |= search(decoder, len(features), starts, outputs, beam)
+        return found
+
+    def text(self, found: Hypotheses, language: str) -> tuple[str, ...]:
+        """The captions in words."""
+        vocabulary = next(one for one in self.groups.values() if language in one.languages)
+        return tuple(vocabulary.decode(row, language) for row in found.positions.tolist())
+
+    @cached_property
+    def _outputs(self) -> Mapping[str, WordOutput]:
+        return {
+            name: WordOutput(_Part(self.arrays, name), vocabulary)
+            for name, vocabulary in self.groups.items()
+        }
+
+
+@dataclass(frozen=True)
+class BuiltInCaptioner:
+    """A trained captioner (engine Captioner)."""
+
+    name: str
+    languages: tuple[str, ...]
+    folder: Path
+    card: Mapping[str, Any]
+    beam: Beam
+    confidence: Mapping[str, Confidence]
+
+    def caption(self, features: ImageFeatures) -> tuple[tuple[Caption, ...], ...]:
+        """The captions of each image, one for each language, in batches.
+
+        ValueError for features without the feature map that the decoder attends to.
+        """
+        inputs = with_tags(features, self.tagger)
+        return tuple(
+            captions
+            for first in range(0, len(features), BATCH)
+            for captions in self._batch(_rows(inputs, slice(first, first + BATCH)))
+        )
+
+    def _batch(self, features: ImageFeatures) -> Iterator[tuple[Caption, ...]]:
+        found = self.decoders.hypotheses(features, self.beam)
+        columns: Sequence[Sequence[Caption]] = [
+            [
+                Caption(text, language, GENERATED + self.name, round(float(sure), 4))
+                for text, sure in zip(
+                    self.decoders.text(found[language], language),
+                    self.confidence[language](found[language]),
+                    strict=True,
+                )
+            ]
+            for language in self.languages
+        ]
+        return zip(*columns, strict=True)
+
+    def searching(self, beam: Beam) -> BuiltInCaptioner:
+        """The same captioner with another search."""
+        return replace(self, beam=beam)
+
+    @cached_property
+    def decoders(self) -> CaptionDecoders:
+        """The network."""
+        vocabulary = CaptionVocabulary.load(self.folder)
+        groups = {name: vocabulary.only(*found) for name, found in self.card["groups"].items()}
+        arrays = Arrays(self.folder / WEIGHTS_FILE)
+        return CaptionDecoders(str(self.card["architecture"]), groups, arrays)
+
+    @cached_property
+    def tagger(self) -> BuiltInTagger | None:
+        """The tagger whose tags are an input; UnknownModel if it is not the one of training."""
+        if "tagger" not in self.card:
+            return None
+        tagger = models.load_tagger(str(self.card["tagger"]))
+        if not tagger.name.endswith(f"@{self.card['tagger_digest']}"):
+            raise UnknownModel(
+                f"{self.name} was trained with the tags of {self.card['tagger']}"
+                f"@{self.card['tagger_digest']}, but there is {tagger.name}: the captions would "
+                "be wrong; restore that model, or train again"
+            )
+        return tagger
+
+
+def load(folder: Path) -> BuiltInCaptioner:
+    """Kind `captioner`."""
+    card = model_folder.read_card(folder)
+    if card["architecture"] not in DECODERS:
+        raise UnknownModel(
+            f"{card['name']} has a decoder '{card['architecture']}'; this capsearch has "
+            f"{', '.join(DECODERS)}: run `pip install -U capsearch`"
+        )
+    return BuiltInCaptioner(
+        name=f"{card['name']}@{models.stored_digest(folder, card)}",
+        languages=tuple(card["languages"]),
+        folder=folder,
+        card=card,
+        beam=Beam(**card["beam"]),
+        confidence={one: Confidence(**found) for one, found in card["confidence"].items()},
+    )
+
+
+def with_tags(features: ImageFeatures, tagger: BuiltInTagger | None) -> ImageFeatures:
+    """Image + tags (COCO-CN, appendix): the tags' probabilities beside the pooled feature."""
+    if tagger is None:
+        return features
+    tags = tagger.probabilities(features.pooled)
+    return ImageFeatures(np.concatenate([features.pooled, tags], axis=1), features.grid)
+
+
+def _rows(features: ImageFeatures, rows: slice) -> ImageFeatures:
+    grid = None if features.grid is None else features.grid[rows]
+    return ImageFeatures(features.pooled[rows], grid)

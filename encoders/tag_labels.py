@@ -1,0 +1,234 @@
+"""Which tags images have, from what people said of them, and which tags that leaves unknown.
+
+A caption names some of what an image shows; as in COCO-CN what it does not name counts as absent.
+Three things are not known, rather than absent, and a loss must not count them:
+
+    the tags of a language in which an image has no caption, except what objects or labels say
+    a broader concept of one that is named: a cat is an animal though nobody says so
+    what a labelled photograph shows beside its label, except the other labels of its set
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders import concepts
+from capsearch.encoders.datasets.captioned import CaptionedImage
+from capsearch.encoders.languages import normalise, simplify
+from capsearch.encoders.tag_words import named_in
+from capsearch.encoders.taggers import TagName, TagVocabulary
+from capsearch.engine.errors import TrainingProblem
+
+MIN_COUNT = 20  # COCO-CN: images that a tag must have
+LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})  # translations of test captions
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What is said of one image: by language in captions and tags; by objects and labels.
+
+    Keys are concept ids, or LANGUAGE:FORM for words without a concept.
+    """
+
+    said: Mapping[str, frozenset[str]]
+    objects: frozenset[str]
+    labels: frozenset[str] = frozenset()
+    label_set: str = ""
+
+
+@dataclass
+class _Spellings:
+    """How often a word without a concept is spelled in which way."""
+
+    counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def commonest(self, key: str) -> str:
+        return self.counts[key].most_common(1)[0][0]
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """The mentions of a data set's images, in its order."""
+
+    mentions: tuple[Mentions, ...]
+    spellings: _Spellings = field(repr=False, default_factory=_Spellings)
+
+    def __add__(self, other: Annotations) -> Annotations:
+        """Both data sets, one after the other."""
+        merged = _Spellings()
+        for part in (self, other):
+            for key, counts in part.spellings.counts.items():
+                merged.counts[key].update(counts)
+        return Annotations(self.mentions + other.mentions, merged)
+
+
+def annotate(images: Iterable[CaptionedImage], languages: Sequence[str]) -> Annotations:
+    """What captions, human tags, objects and labels say of each image."""
+    spellings = _Spellings()
+    mentions = tuple(_mentions(image, languages, spellings) for image in images)
+    return Annotations(mentions, spellings)
+
+
+def build_vocabulary(
+    annotations: Annotations, languages: Sequence[str], min_count: int = MIN_COUNT
+) -> TagVocabulary:
+    """Tags that `min_count` images have, most frequent first in each language's columns.
+
+    What objects and labels name is a column of every language. TrainingProblem where a language
+    has no tag.
+    """
+    everywhere = _frequent((one.objects | one.labels for one in annotations.mentions), min_count)
+    rows: dict[str, int] = {}
+    columns: dict[str, NDArray[np.int64]] = {}
+    for language in languages:
+        counts = _frequent((one.said.get(language, ()) for one in annotations.mentions), min_count)
+        if not counts:
+            raise TrainingProblem(
+                f"no {language} word is said of {min_count} images; add captions, lower "
+                "--min-count, or list the languages of the captions with --lang"
+            )
+        counts = Counter({key: max(counts[key], everywhere[key]) for key in counts | everywhere})
+        order = [key for key, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
+        columns[language] = np.array([rows.setdefault(key, len(rows)) for key in order], np.int64)
+    return TagVocabulary(tuple(_tag_name(key, annotations.spellings) for key in rows), columns)
+
+
+@dataclass(frozen=True)
+class TagLabels:
+    """One language's labels of N images: sparse, as dense parts for a batch on request."""
+
+    positives: Sequence[NDArray[np.int64]]  # columns
+    unknown: Sequence[NDArray[np.int64]]  # columns that the positives leave open
+    space: NDArray[np.int64]  # (N,) row of `spaces`
+    spaces: NDArray[np.bool_]  # (S, K) columns that images of a space are annotated with
+    captioned: NDArray[np.bool_]  # (N,) has captions or tags of this language
+
+    def dense(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(B, K) values 0 or 1, and (B, K) 1 where they are known."""
+        known = self.spaces[self.space[rows]].astype(np.float32)
+        values = np.zeros_like(known)
+        for at, row in enumerate(rows):
+            known[at, self.unknown[row]] = 0.0
+            values[at, self.positives[row]] = 1.0
+            known[at, self.positives[row]] = 1.0
+        return values, known
+
+
+def labels_of(
+    annotations: Annotations, vocabulary: TagVocabulary, objects: bool = True
+) -> Mapping[str, TagLabels]:
+    """The labels by language; `objects` False: only what captions and tags say, as in COCO-CN."""
+    return {
+        language: _language_labels(annotations, vocabulary, language, objects)
+        for language in vocabulary.columns
+    }
+
+
+def _language_labels(
+    annotations: Annotations, vocabulary: TagVocabulary, language: str, objects: bool
+) -> TagLabels:
+    tags = [vocabulary.tags[at] for at in vocabulary.columns[language]]
+    column = {tag.concept or f"{language}:{tag.label}": at for at, tag in enumerate(tags)}
+    spaces: dict[frozenset[int], int] = {}
+    annotated = _annotated_columns(annotations, column)
+    positives, unknown, space = [], [], []
+    for one in annotations.mentions:
+        found = set(_keys(one, language, objects, annotations.spellings))
+        known = range(len(column)) if language in one.said else annotated[one.label_set]
+        positives.append(_columns(found, column))
+        unknown.append(_columns(_broader(found) - found, column))
+        space.append(spaces.setdefault(frozenset(known), len(spaces)))
+    masks = np.zeros((len(spaces), len(column)), np.bool_)
+    for known_columns, row in spaces.items():
+        masks[row, sorted(known_columns)] = True
+    captioned = np.array([language in one.said for one in annotations.mentions], np.bool_)
+    return TagLabels(positives, unknown, np.array(space, np.int64), masks, captioned)
+
+
+def _annotated_columns(
+    annotations: Annotations, column: Mapping[str, int]
+) -> Mapping[str, tuple[int, ...]]:
+    """By label set ("" for objects) the columns that its images are annotated with."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in annotations.mentions:
+        found[one.label_set] |= one.labels if one.label_set else one.objects
+    return {
+        name: tuple(sorted(column[key] for key in keys if key in column))
+        for name, keys in found.items()
+    }
+
+
+def _keys(one: Mentions, language: str, objects: bool, spellings: _Spellings) -> Iterable[str]:
+    """Concept ids and LANGUAGE:LABEL, as columns are called."""
+    for key in one.said.get(language, ()):
+        yield f"{language}:{spellings.commonest(key)}" if ":" in key else key
+    if objects:
+        yield from one.objects | one.labels
+
+
+def _broader(keys: Iterable[str]) -> set[str]:
+    return {above for key in keys if ":" not in key for above in concepts.broader(key)}
+
+
+def _columns(keys: Iterable[str], column: Mapping[str, int]) -> NDArray[np.int64]:
+    return np.array(sorted(column[key] for key in keys if key in column), np.int64)
+
+
+def _frequent(groups: Iterable[Iterable[str]], min_count: int) -> Counter[str]:
+    counts = Counter(key for group in groups for key in group)
+    return Counter({key: count for key, count in counts.items() if count >= min_count})
+
+
+def _tag_name(key: str, spellings: _Spellings) -> TagName:
+    if ":" in key:
+        return TagName(spellings.commonest(key), key.split(":", 1)[0])
+    return TagName(concepts.by_id(key).name("en"), "en", key)
+
+
+def _mentions(image: CaptionedImage, languages: Sequence[str], spellings: _Spellings) -> Mentions:
+    said: dict[str, set[str]] = {}
+    for language in languages:
+        texts = [
+            one.text
+            for one in image.captions.get(language, ())
+            if one.source not in LEFT_OUT_SOURCES
+        ]
+        if texts:
+            said[language] = {key for text in texts for key in _said(text, language, spellings)}
+    if image.tags_zh and "zh" in languages:
+        tags = {_tag_key(tag, spellings) for tag in image.tags_zh}
+        said["zh"] = said.get("zh", set()) | tags
+    return Mentions(
+        {language: frozenset(found) for language, found in said.items()},
+        frozenset(_concepts(image.objects)),
+        frozenset(image.concepts),
+        image.labelled_set,
+    )
+
+
+def _said(text: str, language: str, spellings: _Spellings) -> Iterable[str]:
+    named = named_in(text, language)
+    yield from named.concepts
+    for form, spelling in named.words.items():
+        spellings.counts[f"{language}:{form}"][spelling] += 1
+        yield f"{language}:{form}"
+
+
+def _tag_key(tag: str, spellings: _Spellings) -> str:
+    """A human tag: a concept's name as a whole, or a word of its own."""
+    label = simplify(normalise(tag)).lower()
+    concept = concepts.likeliest(label)
+    if concept is not None:
+        return concept.id
+    spellings.counts[f"zh:{label}"][label] += 1
+    return f"zh:{label}"
+
+
+def _concepts(names: Iterable[str]) -> Iterable[str]:
+    found = map(concepts.likeliest, names)
+    return [concept.id for concept in found if concept is not None]

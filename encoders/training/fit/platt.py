@@ -1,0 +1,80 @@
+"""Platt scaling for each tag: from log-odds of a network to calibrated probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders.calibration import logistic
+from capsearch.encoders.calibration.logistic import Floats, sigmoid
+
+PRIOR = 10.0  # strength of the common slope and intercept, in images of probability one half
+_STEPS = 25
+_LARGEST_STEP = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Platt:
+    """log-odds = slope * logit + intercept, for each of K tags."""
+
+    slope: Floats  # (K,)
+    intercept: Floats  # (K,)
+
+    def probabilities(self, logits: NDArray[np.floating]) -> Floats:
+        """(N, K) of (N, K)."""
+        return sigmoid(logits * self.slope + self.intercept)
+
+
+def fit_platt(
+    logits: NDArray[np.floating], values: NDArray[np.floating], known: NDArray[np.floating]
+) -> Platt:
+    """Maximum a posteriori slopes and intercepts of (N, K) logits; labels count where `known`.
+
+    All tags share a prior: the regression over all of them together. A tag that validation images
+    rarely or never show keeps nearly that. ValueError where nothing is positive or negative.
+    """
+    scores = np.asarray(logits, np.float64)
+    at = known > 0
+    common = logistic.fit(
+        scores[at][:, None], values[at].astype(np.float64), np.ones(at.sum()), np.zeros(at.sum())
+    )
+    centre = np.array([float(common.coefficients[0]), common.intercept])
+    parameters = np.tile(centre, (scores.shape[1], 1))  # (K, 2)
+    for _ in range(_STEPS):
+        parameters = parameters + _newton_step(parameters, centre, scores, values, known)
+    return Platt(parameters[:, 0], parameters[:, 1])
+
+
+def _newton_step(
+    parameters: Floats,
+    centre: Floats,
+    scores: Floats,
+    values: NDArray[np.floating],
+    known: NDArray[np.floating],
+) -> Floats:
+    """(K, 2), all tags at once: each has a 2 x 2 system."""
+    probability = sigmoid(scores * parameters[:, 0] + parameters[:, 1])
+    error = known * (values - probability)
+    weight = known * probability * (1 - probability)
+    strength = PRIOR / 4  # the curvature of one image of probability one half is a quarter
+    gradient = np.stack([(error * scores).sum(0), error.sum(0)], 1)
+    gradient -= strength * (parameters - centre)
+    curvature = np.empty((len(parameters), 2, 2))
+    curvature[:, 0, 0] = (weight * scores**2).sum(0) + strength
+    curvature[:, 1, 1] = weight.sum(0) + strength
+    curvature[:, 0, 1] = curvature[:, 1, 0] = (weight * scores).sum(0)
+    step = np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
+    return np.asarray(np.clip(step, -_LARGEST_STEP, _LARGEST_STEP))
+
+
+def best_threshold(probabilities: Floats, values: NDArray[np.floating], steps: int = 99) -> float:
+    """The probability above which tags have the highest F1 against (N, K) labels."""
+    right = values > 0
+    found = []
+    for threshold in np.linspace(0.01, 0.99, steps):
+        given = probabilities >= threshold
+        hits = float((given & right).sum())
+        found.append((2 * hits / max(float(given.sum() + right.sum()), 1.0), -float(threshold)))
+    return -max(found)[1]
