@@ -28,6 +28,7 @@ from small_training import (
     write_split,
 )
 
+from capsearch.encoders.training.fit.names import PER_IMAGE
 from capsearch.encoders.training.fit.trainer import Trainer
 from capsearch.encoders.training.runs import text_run
 
@@ -183,3 +184,22 @@ def test_every_option_is_explained_in_whole_sentences(kind: str) -> None:
         assert option.help.replace("]", ".").rstrip().endswith("."), option.name
         assert option.help[0].isupper(), option.name
         assert len(option.help.split()) > 3, option.name
+
+
+def test_labelled_images_are_trained_on_with_names_as_captions(
+    train: Command, workshop: Path, tmp_path: Path
+) -> None:
+    labelled = tmp_path / "labelled"
+    write_data(labelled)
+    (labelled / "val.jsonl.gz").unlink()
+    records = [{"id": f"l{n}", "file": f"{n}.png", "label": "violin"} for n in range(20)]
+    write_split(labelled, "train", records)
+    arguments = ["--labelled", str(labelled), "--name", "named", "--epochs", "1", "--json"]
+    code, out, err = train("text", *arguments)
+    assert code == 0, err
+    training = json.loads(out)["training"]
+    trained = training["images"] - 30  # the others are held out
+    assert 0 < trained < 20
+    assert training["captions"] == dict.fromkeys(("en", "zh", "ja"), 30 + PER_IMAGE * trained)
+    vocabulary = json.loads((workshop / "models" / "named" / "ja.json").read_text("utf-8"))
+    assert "バイオリン" in vocabulary["vocabulary"]

@@ -42,6 +42,14 @@ _DATA: tuple[Option[Any], ...] = (
         help="The folder of the image files. Set it when they are not beside the captions.",
     ),
     click.option(
+        "--labelled",
+        type=_folder(must_exist=True),
+        multiple=True,
+        metavar="DIR",
+        help="A folder of images with labels instead of captions, in the same layout. Their "
+        "names in three languages become captions. Repeat the option for several.",
+    ),
+    click.option(
         "--lang",
         "languages",
         multiple=True,
@@ -229,6 +237,7 @@ def training_run(options: dict[str, Any]) -> TrainingRun:
         sources=tuple(Source(path, images=options["images"]) for path in options["sources"]),
         name=options["name"],
         output=options["output"] or user_models_dir() / options["name"],
+        labelled=options["labelled"],
         languages=options["languages"] or LANGUAGES,
         train_split=options["train_split"],
         validation_split=options["val_split"],

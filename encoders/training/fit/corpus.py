@@ -176,10 +176,7 @@ def build_corpus(
                 f"no {language} captions in split '{', '.join(train.splits)}'; list the "
                 "languages of the captions with --lang"
             )
-        names = name_captions(train, language, shown, seed)
-        named = np.concatenate([np.full(len(texts), -1, np.int64), names.concepts])
-        image_rows = np.concatenate([image_rows, names.image_rows])
-        texts = [*texts, *names.texts]
+        texts, image_rows, named = _with_names(train, language, shown, texts, image_rows)
         vocabulary, tokens = build_vocabulary(language, texts, min_count)
         vocabularies[language] = vocabulary
         encoded[language] = encode_captions(vocabulary, texts, image_rows, sentences, tokens, named)
@@ -197,8 +194,28 @@ def build_corpus(
 def captions_of(
     data: CaptionDataset, vocabularies: Mapping[str, Vocabulary], sentences: EncodesSentences
 ) -> dict[str, LanguageCaptions]:
-    """A split's captions, encoded with existing vocabularies."""
-    return {
-        language: encode_captions(vocabulary, *texts_of(data, language), sentences)
-        for language, vocabulary in vocabularies.items()
-    }
+    """A split's captions and names of labelled images, encoded with existing vocabularies."""
+    shown = shown_concepts(data)
+    encoded = {}
+    for language, vocabulary in vocabularies.items():
+        texts, rows, named = _with_names(data, language, shown, *texts_of(data, language))
+        encoded[language] = encode_captions(vocabulary, texts, rows, sentences, concepts=named)
+    return encoded
+
+
+def _with_names(
+    data: CaptionDataset,
+    language: str,
+    shown: ShownConcepts | None,
+    texts: list[str],
+    image_rows: NDArray[np.int64],
+) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Captions, and after them names of what labelled images show: texts, rows, concepts."""
+    if shown is None:
+        return texts, image_rows, np.full(len(texts), -1, np.int64)
+    names = name_captions(data, language, shown)
+    return (
+        [*texts, *names.texts],
+        np.concatenate([image_rows, names.image_rows]),
+        np.concatenate([np.full(len(texts), -1, np.int64), names.concepts]),
+    )

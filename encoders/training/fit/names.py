@@ -41,21 +41,24 @@ class NameCaptions:
     concepts: NDArray[np.int64]  # numbers of ShownConcepts
 
 
-def shown_concepts(data: CaptionDataset) -> ShownConcepts:
-    """What the images' labels stand for; images without a label show nothing that is known."""
+def shown_concepts(data: CaptionDataset) -> ShownConcepts | None:
+    """What the images' labels stand for; None if no image has one."""
     ids = [
         sorted({above for one in image.concepts for above in concepts.broader(one)})
         for image in data.images
     ]
     numbers = {one: at for at, one in enumerate(sorted({one for shown in ids for one in shown}))}
+    if not numbers:
+        return None
     by_image = [np.array([numbers[one] for one in shown], np.int64) for shown in ids]
     return ShownConcepts(by_image, numbers)
 
 
-def name_captions(
-    data: CaptionDataset, language: str, shown: ShownConcepts, seed: int
-) -> NameCaptions:
-    """PER_IMAGE captions of each image with a label; the names of held-out concepts are in none."""
+def name_captions(data: CaptionDataset, language: str, shown: ShownConcepts) -> NameCaptions:
+    """PER_IMAGE captions of each image with a label, the same in every run.
+
+    The names of held-out concepts are in none of them.
+    """
     found = [
         (caption.text, row, shown.numbers[caption.concept])
         for row, image in enumerate(data.images)
@@ -63,7 +66,7 @@ def name_captions(
         for caption in photo_captions(
             [concepts.by_id(one) for one in image.concepts],
             language,
-            Random(f"{seed} {language} {image.id}"),
+            Random(f"{language} {image.id}"),
             PER_IMAGE,
             held_out_names(),
         )

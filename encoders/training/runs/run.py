@@ -43,6 +43,7 @@ class TrainingRun:
     sources: tuple[Source | Path | str, ...]
     name: str
     output: Path
+    labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
     languages: tuple[str, ...] = LANGUAGES
     train_split: str = "train"
     validation_split: str = "val"

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from capsearch.encoders import model_folder, models
-from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.datasets.dataset import CaptionDataset, read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, load_features
 from capsearch.encoders.hubness import QueryBank
 from capsearch.encoders.image import Backbone
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import captions_of
+from capsearch.encoders.training.fit.names import shown_concepts
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.fit.trainer import Trainer
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
@@ -45,7 +46,7 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     corpus = corpus_of(run, train.data, validation.data, listener)
     model = DualEncoder(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     validation_set = TrainingSet(validation.views, corpus.validation)
-    train_set = TrainingSet(train.views, corpus.train)
+    train_set = TrainingSet(train.views, corpus.train, shown=corpus.shown)
     best = fit(run, _trainer(run, model, train_set, validation_set), listener)
     bank = build_query_bank(model, train_set.captions, run.options.seed)
     card = {
@@ -75,7 +76,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
     run = replace(run, options=options)
     model = DualEncoder(vocabularies, {}, backbone.dimension, options, text=table)
     validation_set = TrainingSet(validation.views, validation_rows)
-    train_set = TrainingSet(train.views, train_rows)
+    train_set = TrainingSet(train.views, train_rows, shown=shown_concepts(train.data))
     best = fit(run, _trainer(run, model, train_set, validation_set), listener)
     card = {
         **card_of(run, train_set, best),
@@ -104,6 +105,12 @@ class _SplitFeatures:
     data: CaptionDataset
     views: Vectors  # (V, N, F)
 
+    def __add__(self, other: _SplitFeatures) -> _SplitFeatures:
+        images = (*self.data.images, *other.data.images)
+        return _SplitFeatures(
+            self.data.only(images), np.concatenate([self.views, other.views], axis=1)
+        )
+
 
 def _features(
     run: TrainingRun, backbone: Backbone, listener: Listener
@@ -111,13 +118,18 @@ def _features(
     """Training images with their flipped view if `run.flip`, validation images without."""
     cache = FeatureCache(run.cache)
 
-    def of_split(split: str, flip: bool) -> _SplitFeatures:
-        report = listener.report(f"features of {split}")
-        data, features = load_features(backbone, read_split(run, split), cache, report)
+    def of_images(data: CaptionDataset, what: str, flip: bool) -> _SplitFeatures:
+        report = listener.report(f"features of {what}")
+        data, features = load_features(backbone, data, cache, report)
         if not flip:
             return _SplitFeatures(data, features[None])
-        report = listener.report(f"features of {split}, flipped")
+        report = listener.report(f"features of {what}, flipped")
         flipped = load_features(backbone, data, cache, report, flip=True)[1]
         return _SplitFeatures(data, np.stack([features, flipped]))
 
-    return of_split(run.train_split, run.flip), of_split(run.validation_split, False)
+    train = of_images(read_split(run, run.train_split), run.train_split, run.flip)
+    if run.labelled:
+        labelled = read_labelled(run.labelled).split("train")
+        train += of_images(labelled, "labelled images", run.flip)
+    validation = read_split(run, run.validation_split)
+    return train, of_images(validation, run.validation_split, False)
