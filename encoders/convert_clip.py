@@ -1,5 +1,9 @@
 """The image tower of CLIP as a backbone, from an ONNX file with dynamically quantised products.
 
+Its features are the class token and the mean of the patch tokens: for search with text encoders of
+our own they are better than CLIP's embedding, which is a projection of the class token alone
+(docs/ablations.md).
+
 The carrier's graph multiplies int8 weights with activations that are quantised on the fly, one
 scale for a whole tensor, which destroys the features. The weights themselves are good: each product
 is rewritten to float, `MatMul(x, DequantizeLinear(weights))`, which ONNX Runtime folds when the
@@ -10,12 +14,13 @@ backbones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import sqrt
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capsearch.engine.errors import MissingExtra, UnknownModel
+from capsearch.engine.records import Vectors
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -24,22 +29,33 @@ MEAN = (0.48145466, 0.4578275, 0.40821073)
 DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
-def convert(source: bytes, pixels: str, embedding: str, dimension: int) -> bytes:
-    """A backbone graph: `pixels` (N, S, S, 3) uint8 -> `features` (N, dimension).
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """The names of a source graph's parts, and how its features are standardised."""
 
-    `pixels` and `embedding` name the input and the output of the source graph. Features are the
-    unit embedding times sqrt(dimension), so that their entries are around 1. UnknownModel for a
-    graph that is not laid out as expected.
+    pixels: str  # the input, (N, 3, S, S)
+    tokens: str  # (N, 1 + P, W) after the last layer: the class token, then the patches
+    class_token: str  # (N, W) after the final layer norm
+    mean: Vectors  # (2W,) of the class token and of the mean patch token over training images
+    deviation: Vectors  # (2W,)
+
+
+def convert(source: bytes, tower: Tower) -> bytes:
+    """A backbone graph: `pixels` (N, S, S, 3) uint8 -> standardised `features` (N, 2W).
+
+    UnknownModel for a graph that is not laid out as expected.
     """
     onnx = _onnx()
     model = onnx.load_model_from_string(source)
-    names = {one.name for one in (*model.graph.input, *model.graph.output)}
-    if not {pixels, embedding} <= names:
-        raise UnknownModel(f"no {pixels} and {embedding} in this graph, but {sorted(names)}")
-    to_float(model.graph)
-    _scale_pixels(model.graph, pixels)
-    _unit_features(model.graph, embedding, dimension)
-    _prune(model.graph)
+    graph = model.graph
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    expected = {tower.pixels, tower.tokens, tower.class_token}
+    if not expected <= names:
+        raise UnknownModel(f"the graph lacks {sorted(expected - names)}: it is another network")
+    to_float(graph)
+    _scale_pixels(graph, tower.pixels)
+    _features(graph, tower)
+    _prune(graph)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
 
@@ -105,22 +121,32 @@ def _scale_pixels(graph: GraphProto, name: str) -> None:
     graph.node.extend(nodes)
 
 
-def _unit_features(graph: GraphProto, embedding: str, dimension: int) -> None:
+def _features(graph: GraphProto, tower: Tower) -> None:
     onnx = _onnx()
-    length = np.array(sqrt(dimension), np.float32)
-    graph.initializer.append(onnx.numpy_helper.from_array(length, "feature_length"))
+    constants = {
+        "first_patch": np.array([1], np.int64),
+        "after_last": np.array([np.iinfo(np.int64).max], np.int64),
+        "token_axis": np.array([1], np.int64),
+        "feature_mean": tower.mean,
+        "feature_deviation": tower.deviation,
+    }
+    for name, value in constants.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(value, name))
     make = onnx.helper.make_node
+    patches = [tower.tokens, "first_patch", "after_last", "token_axis"]
     graph.node.extend(
         [
-            make("LpNormalization", [embedding], ["features.unit"], axis=1, p=2),
-            make("Mul", ["features.unit", "feature_length"], ["features"]),
+            make("Slice", patches, ["patches"]),
+            make("ReduceMean", ["patches"], ["patches.mean"], axes=[1], keepdims=0),
+            make("Concat", [tower.class_token, "patches.mean"], ["features.raw"], axis=1),
+            make("Sub", ["features.raw", "feature_mean"], ["features.centred"]),
+            make("Div", ["features.centred", "feature_deviation"], ["features"]),
         ]
     )
     del graph.output[:]
+    shape = ["images", len(tower.mean)]
     graph.output.append(
-        onnx.helper.make_tensor_value_info(
-            "features", onnx.TensorProto.FLOAT, ["images", dimension]
-        )
+        onnx.helper.make_tensor_value_info("features", onnx.TensorProto.FLOAT, shape)
     )
 
 

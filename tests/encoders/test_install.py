@@ -12,31 +12,43 @@ import pytest
 
 from capsearch.encoders import convert_clip, install, models
 from capsearch.engine.errors import UnknownModel
+from capsearch.engine.vectors import unit
 
 onnx = pytest.importorskip("onnx")
-SIDE, WIDTH, DIMENSION = 4, 48, 6
+SIDE, WIDTH = 4, 6
+STATISTICS = np.arange(1, 2 * WIDTH + 1, dtype=np.float32)
+TOWER = convert_clip.Tower("given", "tokens", "class", STATISTICS / 10, STATISTICS)
 
 
 def tower() -> onnx.ModelProto:
-    """Scaled pixels (N, 3, 4, 4) -> two products with a ReLU between -> an embedding of 6."""
+    """Scaled pixels (N, 3, 4, 4) -> two products with a ReLU between -> three tokens of 6."""
     make, random = onnx.helper.make_node, np.random.default_rng(0)
     weights = {
-        "first": random.standard_normal((WIDTH, 16)).astype(np.float32),
-        "second": random.standard_normal((16, DIMENSION)).astype(np.float32),
+        "first": random.standard_normal((3 * SIDE * SIDE, 16)).astype(np.float32),
+        "second": random.standard_normal((16, 3 * WIDTH)).astype(np.float32),
+        "shape": np.array([-1, 3, WIDTH]),
+        "zero": np.array(0),
+        "embed": random.standard_normal((WIDTH, 2)).astype(np.float32),
     }
     graph = onnx.helper.make_graph(
         [
             make("Flatten", ["given"], ["flat"]),
             make("MatMul", ["flat", "first"], ["hidden"]),
             make("Relu", ["hidden"], ["active"]),
-            make("MatMul", ["active", "second"], ["embedding"]),
+            make("MatMul", ["active", "second"], ["wide"]),
+            make("Reshape", ["wide", "shape"], ["tokens"]),
+            make("Gather", ["tokens", "zero"], ["class"], axis=1),
+            make("MatMul", ["class", "embed"], ["embedding"]),
         ],
         "tower",
         [onnx.helper.make_tensor_value_info("given", 1, ["n", 3, SIDE, SIDE])],
-        [onnx.helper.make_tensor_value_info("embedding", 1, ["n", DIMENSION])],
+        [
+            onnx.helper.make_tensor_value_info("embedding", 1, ["n", 2]),
+            onnx.helper.make_tensor_value_info("tokens", 1, ["n", 3, WIDTH]),
+        ],
         [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
-    opset = onnx.helper.make_opsetid("", 17)
+    opset = onnx.helper.make_opsetid("", 14)
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
 
@@ -59,8 +71,10 @@ def expected(pixels: np.ndarray) -> np.ndarray:
     from onnxruntime import InferenceSession
 
     session = InferenceSession(tower().SerializeToString())
-    (found,) = session.run(None, {"given": scaled.transpose(0, 3, 1, 2).astype(np.float32)})
-    return found / np.linalg.norm(found, axis=1, keepdims=True) * np.sqrt(DIMENSION)
+    given = {"given": scaled.transpose(0, 3, 1, 2).astype(np.float32)}
+    (tokens,) = session.run(["tokens"], given)
+    features = np.concatenate([tokens[:, 0], tokens[:, 1:].mean(1)], axis=1)
+    return (features - TOWER.mean) / TOWER.deviation
 
 
 def carrier(content: bytes) -> install.Carrier:
@@ -68,8 +82,8 @@ def carrier(content: bytes) -> install.Carrier:
         install.CARRIERS["clip-b16"],
         file="inside/model.onnx",
         sha256=hashlib.sha256(content).hexdigest(),
-        convert=lambda source: convert_clip.convert(source, "given", "embedding", DIMENSION),
-        card={"input_size": SIDE, "dimension": DIMENSION, "resample": "bicubic"},
+        convert=lambda source: convert_clip.convert(source, TOWER),
+        card={"input_size": SIDE, "dimension": 2 * WIDTH, "resample": "bicubic"},
     )
 
 
@@ -84,7 +98,7 @@ def small_carrier(quantised: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_quantised_products_become_float_ones(quantised: bytes) -> None:
     graph = onnx.load_model_from_string(quantised).graph
-    assert convert_clip.to_float(graph) == 2
+    assert convert_clip.to_float(graph) == 3
 
 
 def test_an_installed_backbone_gives_the_features_of_the_float_network(small_carrier: Path) -> None:
@@ -92,7 +106,9 @@ def test_an_installed_backbone_gives_the_features_of_the_float_network(small_car
     backbone = models.load_backbone("small")
     pixels = np.random.default_rng(1).integers(0, 256, (5, SIDE, SIDE, 3)).astype(np.uint8)
     found = backbone.features(list(pixels))
-    cosines = (found * expected(pixels)).sum(axis=1) / DIMENSION
+    wanted = expected(pixels)
+    cosines = (unit(found) * unit(wanted)).sum(axis=1)
+    assert found.shape == wanted.shape
     assert cosines.min() > 0.999  # eight bits a weight
     assert backbone.resample == "bicubic"
 
@@ -121,8 +137,8 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 
 def test_a_graph_without_the_expected_names_is_refused(quantised: bytes) -> None:
-    with pytest.raises(UnknownModel, match="no image and embedding in this graph"):
-        convert_clip.convert(quantised, "image", "embedding", DIMENSION)
+    with pytest.raises(UnknownModel, match=r"the graph lacks \['words'\]: it is another network"):
+        convert_clip.convert(quantised, replace(TOWER, tokens="words"))
 
 
 def test_a_download_that_fails_says_what_to_do(
