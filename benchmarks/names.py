@@ -213,7 +213,8 @@ def _measure(
 
 
 def _scores(model: Model, pool: LabelledPool, texts: list[str], language: str) -> Vectors:
-    visual = encode_texts(model.text, texts, language).visual
+    subjects = [model.text.subject(text, language) for text in texts]  # as the search engine does
+    visual = encode_texts(model.text, subjects, language).visual
     return np.asarray(visual @ pool.images.T)  # (Q, D) x (D, N) -> (Q, N)
 
 

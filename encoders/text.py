@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import Hubness
-from capsearch.encoders.languages import detect, simplify
+from capsearch.encoders.kana import respell
+from capsearch.encoders.languages import detect, normalise, simplify
 from capsearch.encoders.model_folder import Arrays
+from capsearch.encoders.requests import subject
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
 from capsearch.encoders.words import fold, keywords
@@ -57,6 +59,15 @@ class LanguageEncoder:
     def unknown_words(self, text: str) -> tuple[str, ...]:
         """A sentence's tokens outside the vocabulary."""
         return tuple(t for t in self.tokenizer.tokens(text) if t not in self._vocabulary)
+
+    def spelled(self, text: str) -> str:
+        """The text in the spelling that the vocabulary has: Simplified Chinese, known katakana."""
+        if self.language == "zh":
+            return simplify(text)
+        return respell(normalise(text), self._knows) if self.language == "ja" else text
+
+    def _knows(self, word: str) -> bool:
+        return len(self.token_ids(word)) > 0 and not self.unknown_words(word)
 
     def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
         """(N, H) the tokens' contribution to the hidden layer before its ReLU.
@@ -235,6 +246,10 @@ class SharedTextEncoder:
         """What one encoded query scores on unrelated images and captions."""
         return self.evidence.bank.background(encoded)
 
+    def subject(self, text: str, language: str) -> str:
+        """What a query asks for, without the words that ask for it."""
+        return subject(text, language)
+
     def words(self, text: str) -> tuple[str, ...]:
         """Folded tokens of a text, in order."""
         return fold(text)
@@ -250,7 +265,7 @@ class SharedTextEncoder:
                 f"model {self.name} does not read '{language}'; it reads {', '.join(self.encoders)}"
             )
         encoder = self.encoders[language]
-        texts = [simplify(text) for text in texts] if language == "zh" else texts
+        texts = [encoder.spelled(text) for text in texts]
         token_ids = [encoder.token_ids(text) for text in texts]
         known = tuple(
             len(ids) > 0 or self.sentences.known(text)

@@ -92,6 +92,11 @@ def test_words_outside_the_vocabulary_are_named(model, text, language, unknown):
     assert model.text.unknown_words(text, language) == unknown
 
 
+def test_requests_are_searched_by_what_they_ask_for(model):
+    assert model.text.subject("where is the cat?", "en") == "cat"
+    assert model.text.subject("有猫的照片", "zh") == "猫"
+
+
 class TestNumpyAndTorch:
     @pytest.mark.parametrize("language", TEXTS)
     def test_agree_within_the_rounding_to_int8(self, made, language):
