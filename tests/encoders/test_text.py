@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 
 from small_problems import SMALL, options, random_model, vocabulary  # noqa: E402
 
+from capsearch.encoders.gru import gru  # noqa: E402
 from capsearch.encoders.hubness import HubnessPenalty, QueryBank  # noqa: E402
-from capsearch.encoders.text import MAX_TOKENS, gru  # noqa: E402
+from capsearch.encoders.text import MAX_TOKENS  # noqa: E402
 from capsearch.encoders.training.nn.w2vv import TextConfig, TokenBatch  # noqa: E402
 from capsearch.encoders.training.runs.export import export_text  # noqa: E402
 from capsearch.encoders.training.runs.import_weights import load_text  # noqa: E402
