@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.benchmarks.name_queries import phrased
 from capsearch.encoders.concepts import all_concepts, by_id
-from capsearch.encoders.concepts.counting import plural, with_article
+from capsearch.encoders.concepts.counting import with_article
 from capsearch.encoders.concepts.phrases import REQUESTS
 from capsearch.encoders.requests import subject
 from capsearch.engine.records import LANGUAGES
@@ -103,14 +102,11 @@ def test_names_of_concepts_are_no_requests_but_for_photographs_of_something() ->
     st.sampled_from(["violin", "dolphin", "castle", "sitar", "mushroom"]),
     st.sampled_from(LANGUAGES),
 )
-def test_the_requests_of_training_and_of_the_benchmark_are_understood(
-    concept: str, language: str
-) -> None:
-    one = by_id(concept)
-    name = one.name(language)
-    asked = [phrase.format(name, a=with_article(name)) for phrase in REQUESTS[language]]
-    for text in (*asked, *phrased(one, language)):
-        assert subject(text, language) in (name, with_article(name), plural(name))
+def test_the_requests_of_training_are_understood(concept: str, language: str) -> None:
+    name = by_id(concept).name(language)
+    for phrase in REQUESTS[language]:
+        asked_for = subject(phrase.format(name, a=with_article(name)), language)
+        assert asked_for in (name, with_article(name))
 
 
 @given(st.text(), st.sampled_from([*LANGUAGES, "de"]))
