@@ -1,8 +1,8 @@
 """Names of concepts against labelled photographs: what a person finds who types one word.
 
-The collection is the test photographs of labelled sets. A photograph is relevant to the concepts of
-its label and to all above them: a sitar is a string instrument. Queries are the concepts with
-enough photographs, in groups:
+The collection is the test (or validation) photographs of labelled sets. A photograph is relevant
+to the concepts of its label and to all above them: a sitar is a string instrument. Queries are the
+concepts with enough photographs, in groups:
 
     trained on        concepts with other photographs in training; these were held out
     never trained on  concepts held out with all their photographs and names
@@ -15,7 +15,7 @@ Photographs show more than their label says (a street has cars), so precision is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from capsearch.benchmarks.name_queries import asked
 from capsearch.encoders.calibration.collection import Rows, encode_texts
 from capsearch.encoders.concepts import Concept, broader, by_id
-from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
 from capsearch.encoders.datasets.labelled import split_of
 from capsearch.encoders.models import Model
@@ -121,15 +121,20 @@ def encode_pool(
 ) -> LabelledPool:
     """Labelled photographs through the model; those that cannot be read are left out."""
     readable, features = load_features(model.image, data, cache, report)
+    return pool_of(readable.images, model.image.project(features))
+
+
+def pool_of(photos: Sequence[CaptionedImage], vectors: Vectors) -> LabelledPool:
+    """Labelled photographs with their (N, D) vectors."""
     rows: dict[str, list[int]] = defaultdict(list)
     sets: dict[str, dict[str, None]] = defaultdict(dict)
-    for row, image in enumerate(readable.images):
-        for concept in image.concepts:
-            sets[concept][image.labelled_set] = None
-        for concept in {above for one in image.concepts for above in broader(one)}:
+    for row, photo in enumerate(photos):
+        for concept in photo.concepts:
+            sets[concept][photo.labelled_set] = None
+        for concept in {above for one in photo.concepts for above in broader(one)}:
             rows[concept].append(row)
     return LabelledPool(
-        model.image.project(features),
+        vectors,
         {concept: np.array(found, np.int64) for concept, found in sorted(rows.items())},
         {concept: tuple(found) for concept, found in sets.items()},
     )
@@ -213,7 +218,8 @@ def _measure(
 
 
 def _scores(model: Model, pool: LabelledPool, texts: list[str], language: str) -> Vectors:
-    visual = encode_texts(model.text, texts, language).visual
+    subjects = [model.text.subject(text, language) for text in texts]  # as the search engine does
+    visual = encode_texts(model.text, subjects, language).visual
     return np.asarray(visual @ pool.images.T)  # (Q, D) x (D, N) -> (Q, N)
 
 

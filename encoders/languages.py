@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+from capsearch.encoders.kana import repair
 from capsearch.encoders.latin_languages import latin_language
 
 # Without ・ (U+30FB) and ー (U+30FC): Chinese writes them in foreign names and as a dash.
@@ -46,11 +47,14 @@ _CHINESE_GRAMMAR = frozenset("的了着著是在與和跟只個个們他她它�
 
 
 def normalise(text: str) -> str:
-    """NFKC, no control or zero-width characters, single spaces. The script stays as written."""
+    """NFKC, kana repaired, no control or zero-width characters, single spaces.
+
+    The script stays as written.
+    """
     visible = (" " if unicodedata.category(c) in _BLANK else c for c in text)
     # Remove zero-width characters before NFKC: the characters on both sides of one may compose.
     joined = "".join(c for c in visible if unicodedata.category(c) != "Cf")
-    return _SPACE.sub(" ", unicodedata.normalize("NFKC", joined)).strip()
+    return _SPACE.sub(" ", unicodedata.normalize("NFKC", repair(joined))).strip()
 
 
 def language_by_script(text: str) -> str:

@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.evidence import StoredEvidence
+from capsearch.encoders.gru import gru
 from capsearch.encoders.hubness import Hubness
-from capsearch.encoders.languages import detect, simplify
+from capsearch.encoders.kana import respell
+from capsearch.encoders.languages import detect, normalise, simplify
 from capsearch.encoders.model_folder import Arrays
+from capsearch.encoders.requests import subject
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
 from capsearch.encoders.words import fold, keywords
@@ -57,6 +60,14 @@ class LanguageEncoder:
     def unknown_words(self, text: str) -> tuple[str, ...]:
         """A sentence's tokens outside the vocabulary."""
         return tuple(t for t in self.tokenizer.tokens(text) if t not in self._vocabulary)
+
+    def spelled(self, text: str) -> str:
+        """The text in the spelling that the vocabulary has: Simplified Chinese, known katakana."""
+        if self.language == "zh":
+            return simplify(text)
+        if self.language == "ja":
+            return respell(normalise(text), lambda word: not self.unknown_words(word))
+        return text
 
     def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
         """(N, H) the tokens' contribution to the hidden layer before its ReLU.
@@ -137,47 +148,6 @@ POOLINGS: Mapping[str, Callable[[FloatArray, Arrays], FloatArray]] = {
 }
 
 
-def gru(
-    sentences: Sequence[FloatArray], wx: FloatArray, wh: FloatArray, bx: FloatArray, bh: FloatArray
-) -> list[FloatArray]:
-    """Each sentence's hidden states (T, G), with torch's order of gates: reset, update, new.
-
-    No sentence may be empty. Longest first, all sentences compute a step together, those already
-    at their end excluded. Rows are ordered by step, so that each step reads and writes one slice.
-    """
-    lengths = np.array([len(one) for one in sentences])
-    order = np.argsort(-lengths, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
-    counts = [np.count_nonzero(lengths > step) for step in range(lengths.max())]
-    rows = np.concatenate([starts[:count] + step for step, count in enumerate(counts)])
-    size = wh.shape[1]
-    inputs = np.concatenate([sentences[at] for at in order])[rows] @ wx.T + bx  # (sum of T, 3G)
-    inputs[:, : 2 * size] += bh[: 2 * size]
-    states = np.empty((len(inputs), size), np.float32)
-    state, done = np.zeros((len(sentences), size), np.float32), 0
-    for count in counts:
-        now, before = inputs[done : done + count], state[:count]
-        recurrent = before @ wh.T
-        gates = _sigmoid(now[:, : 2 * size] + recurrent[:, : 2 * size])
-        reset, update = gates[:, :size], gates[:, size:]
-        new = np.tanh(now[:, 2 * size :] + reset * (recurrent[:, 2 * size :] + bh[2 * size :]))
-        state = states[done : done + count]
-        np.add(new, update * (before - new), out=state)
-        done += count
-    by_sentence = np.empty_like(states)
-    by_sentence[rows] = states
-    split = dict(zip(order.tolist(), np.split(by_sentence, starts[1:]), strict=True))
-    return [split[at] for at in range(len(sentences))]
-
-
-def _sigmoid(x: FloatArray) -> FloatArray:
-    """In place."""
-    np.negative(x, out=x)
-    np.exp(x, out=x)
-    x += 1.0
-    return np.asarray(np.reciprocal(x, out=x))
-
-
 @dataclass(frozen=True)
 class SharedTextEncoder:
     """Encodes sentences of several languages into one space (engine.protocols.TextEncoder)."""
@@ -235,6 +205,10 @@ class SharedTextEncoder:
         """What one encoded query scores on unrelated images and captions."""
         return self.evidence.bank.background(encoded)
 
+    def subject(self, text: str, language: str) -> str:
+        """What a query asks for, without the words that ask for it."""
+        return subject(text, language)
+
     def words(self, text: str) -> tuple[str, ...]:
         """Folded tokens of a text, in order."""
         return fold(text)
@@ -250,7 +224,7 @@ class SharedTextEncoder:
                 f"model {self.name} does not read '{language}'; it reads {', '.join(self.encoders)}"
             )
         encoder = self.encoders[language]
-        texts = [simplify(text) for text in texts] if language == "zh" else texts
+        texts = [encoder.spelled(text) for text in texts]
         token_ids = [encoder.token_ids(text) for text in texts]
         known = tuple(
             len(ids) > 0 or self.sentences.known(text)

@@ -147,6 +147,10 @@ class FakeTextEncoder:
             return "ja"
         return "zh" if re.search("[\u4e00-\u9fff]", text) else "en"
 
+    def subject(self, text: str, language: str) -> str:
+        """What is asked for with "show me"."""
+        return text.removeprefix("show me ")
+
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Unit vectors of the concepts named; zero and not known where there is none."""
         if language not in self.languages:

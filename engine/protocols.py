@@ -117,6 +117,10 @@ class TextEncoder(Protocol):
         """The language a text is taken for when nobody said."""
         ...
 
+    def subject(self, text: str, language: str) -> str:
+        """What a query asks for: the cat of "where is the cat?"; any other text is itself."""
+        ...
+
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Sentences of one language as questions; UnknownLanguage for one it does not read."""
         ...

@@ -87,12 +87,14 @@ class SearchEngine:
             encoded = EncodedQuery(SingleSource("image"), image=image)
             return _cut(_Understood(encoded, None, "cm", query.min_score), None)
         language = self._language(query)
-        text = self.text_encoder.encode([query.text], language)
+        subject = self.text_encoder.subject(query.text, language)
+        text = self.text_encoder.encode([subject], language)
         mode: Mode = query.mode
         if mode == "clm" and not self.backend.captioned():
             mode = "cm"  # nothing to fuse with
-        fusion, model = self._fusion(query, text, language, mode, image is not None)
-        words = self.text_encoder.keywords(query.text) if "words" in fusion.sources else ()
+        fitted = self.text_encoder.evidence_model(subject, language)
+        fusion, model = self._fusion(query, text, language, mode, fitted, image is not None)
+        words = self.text_encoder.keywords(subject) if "words" in fusion.sources else ()
         phrases = (self.text_encoder.words(one) for one in query.phrases)
         encoded = EncodedQuery(
             fusion=fusion,
@@ -113,10 +115,15 @@ class SearchEngine:
         return language
 
     def _fusion(
-        self, query: Query, text: EncodedText, language: str, mode: Mode, with_image: bool
+        self,
+        query: Query,
+        text: EncodedText,
+        language: str,
+        mode: Mode,
+        model: EvidenceModel | None,
+        with_image: bool,
     ) -> tuple[Fusion, EvidenceModel | None]:
         """How this query's evidence is fused, and the model behind it if it is calibrated."""
-        model = self.text_encoder.evidence_model(query.text, language)
         if mode == "cl":
             return SingleSource("caption"), None
         if query.weight is not None or with_image or model is None:

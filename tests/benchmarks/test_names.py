@@ -150,13 +150,17 @@ class TestCommand:
         assert {one["metric"] for one in records} == {"p5", "p10", "mrr", "same10"}
         assert {one["query_lang"] for one in records} == set(LANGUAGES)
         assert records[0]["collection"] == len(PHOTOS)
-        assert "8 test photographs, model fake" in err
+        assert "test: 8 photographs, model fake" in err
         assert "warning: 1 images could not be read" in err
 
     def test_a_table_with_groups(self, run, capsys):
         assert run("--queries", "spellings", "--per-label", "2") == 0
         out = capsys.readouterr().out
         assert "spellings over" in out and "trained on" in out and "colours" in out
+
+    def test_a_split_without_photographs_is_an_error(self, run, capsys):
+        assert run("--split", "val") == 2
+        assert "no split 'val'; there is test" in capsys.readouterr().err
 
     def test_data_without_labels_is_an_error(self, tmp_path, capsys, monkeypatch, fake_model):
         monkeypatch.setattr(models, "load", lambda name=None: fake_model)

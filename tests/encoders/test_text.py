@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 
 from small_problems import SMALL, options, random_model, vocabulary  # noqa: E402
 
+from capsearch.encoders.gru import gru  # noqa: E402
 from capsearch.encoders.hubness import HubnessPenalty, QueryBank  # noqa: E402
-from capsearch.encoders.text import MAX_TOKENS, gru  # noqa: E402
+from capsearch.encoders.text import MAX_TOKENS  # noqa: E402
 from capsearch.encoders.training.nn.w2vv import TextConfig, TokenBatch  # noqa: E402
 from capsearch.encoders.training.runs.export import export_text  # noqa: E402
 from capsearch.encoders.training.runs.import_weights import load_text  # noqa: E402
@@ -90,6 +91,11 @@ def torch_vectors(network, vocabularies, sentences, texts, language):
 )
 def test_words_outside_the_vocabulary_are_named(model, text, language, unknown):
     assert model.text.unknown_words(text, language) == unknown
+
+
+def test_requests_are_searched_by_what_they_ask_for(model):
+    assert model.text.subject("where is the cat?", "en") == "cat"
+    assert model.text.subject("有猫的照片", "zh") == "猫"
 
 
 class TestNumpyAndTorch:

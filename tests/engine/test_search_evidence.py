@@ -55,6 +55,11 @@ class TestProbabilities:
         assert found(result) == pytest.approx({k: 1 / (1 + exp(-v)) for k, v in expected.items()})
         assert (result.unit, result.min_score, result.weight) == ("probability", 0.0, None)
 
+    def test_a_request_is_searched_by_what_it_asks_for(self):
+        # The toy encoder takes "show me" away, which would else be words that no image has.
+        asked = self.engine.search(Query("show me red cat", min_score=0.0))
+        assert found(asked) == found(self.engine.search(Query("red cat", min_score=0.0)))
+
     def test_the_calibrated_cut_off_is_the_default(self):
         result = self.engine.search(Query("red cat"))
         assert result.min_score == 0.5

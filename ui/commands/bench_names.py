@@ -17,7 +17,7 @@ Examples:
 DIR holds SET.jsonl.gz and SET-NN.tar; each record has `id`, `file`, `label` and `set`. A label is
 the name of a concept in English, Chinese or Japanese, or one of a published set that capsearch
 knows. Which photographs are the test, and which concepts no model here was trained on, is decided
-by hashes: the same for everyone.
+by hashes: the same for everyone. Choose models by --split val, so that test stays unseen.
 
 \b
 --queries names      the commonest name of each concept
@@ -44,10 +44,17 @@ as ranked before the correct result. Intervals: 95 %, bootstrap over the queries
     help="What is asked for each concept.",
 )
 @click.option(
+    "--split",
+    type=click.Choice(["test", "val"]),
+    default="test",
+    show_default=True,
+    help="Photographs and concepts held out: val to choose models, test to report them.",
+)
+@click.option(
     "--per-label",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Use only the first N test photographs of each label.",
+    help="Use only the first N photographs of each label.",
 )
 @click.option(
     "--min-photos",
@@ -63,6 +70,7 @@ def names(
     sources: tuple[Path, ...],
     name: str | None,
     kind: str,
+    split: str,
     per_label: int | None,
     min_photos: int,
     cache: Path | None,
@@ -77,10 +85,10 @@ def names(
     from capsearch.ui.output.progress import stage_progress
 
     model = models.load(name)
-    data = read_labelled(sources).split("test")
+    data = read_labelled(sources).split(split)
     if per_label is not None:
         data = at_most(data, per_label)
-    remark(f"{len(data):,} test photographs, model {model.name}")
+    remark(f"{split}: {len(data):,} photographs, model {model.name}")
     with stage_progress("photographs") as report:
         pool = encode_pool(model, data, FeatureCache(cache or default_cache()), report)
     if len(pool.images) < len(data):
