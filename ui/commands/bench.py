@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.bench_evidence import evidence
+from capsearch.ui.commands.bench_heads import caption, tags
 from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
 from capsearch.ui.output.terminal import print_json, remark
 
@@ -49,7 +50,7 @@ Figures are compared with a baseline measured in the same run, because machines 
 
 @click.group()
 def command() -> None:
-    """Measure retrieval quality and speed."""
+    """Measure the quality of retrieval, captions and tags, and speed."""
 
 
 @command.command(epilog=RETRIEVAL_EXAMPLES)
@@ -182,7 +183,7 @@ def _console() -> Console:
 @click.option(
     "--part",
     "parts",
-    type=click.Choice(["command", "text", "images", "search"]),
+    type=click.Choice(["command", "text", "images", "describe", "search"]),
     multiple=True,
     help="Measure only this part; repeatable.  [default: all parts]",
 )
@@ -217,3 +218,5 @@ def _print_speed(measurements: Sequence[Measurement], machine: Mapping[str, obje
 
 
 command.add_command(evidence)
+command.add_command(caption)
+command.add_command(tags)

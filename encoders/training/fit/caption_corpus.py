@@ -1,4 +1,4 @@
-"""Captions as training data of a captioner: words, sources, and references to measure against."""
+"""Captions as training data of a captioner: their words and their sources."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from capsearch.encoders.captioners.vocabulary import (
     build_vocabulary,
     split_words,
 )
+from capsearch.encoders.datasets.captioned import LEFT_OUT_SOURCES
 from capsearch.encoders.datasets.dataset import CaptionDataset
-from capsearch.encoders.training.fit.corpus import LEFT_OUT_SOURCES
 from capsearch.engine.errors import TrainingProblem
 
 # Written by people for these photographs. Others are translated, assisted or generated, or of
 # another style: a model learns from them first, and from these last (COCO-CN, sequential learning).
 MAIN_SOURCES = frozenset({"coco", "coco-normalised", "coco-cn", "stair", "yj", "xtd10"})
 VOCABULARY_SIZE = 6000  # words of a language; rarer ones are too rare to be learned
-
-References = Mapping[str, Mapping[int, tuple[str, ...]]]  # language -> image row -> captions
 
 
 @dataclass(frozen=True)
@@ -108,19 +106,3 @@ def encode(
     for at, row in enumerate(rows):
         by_image[row].append(at)
     return EncodedCaptions(sentences, [np.array(found, np.int64) for found in by_image])
-
-
-def references_of(data: CaptionDataset, languages: Sequence[str]) -> References:
-    """What people wrote of each image, as words separated by spaces, for the metrics."""
-    found: dict[str, dict[int, tuple[str, ...]]] = {}
-    for language in languages:
-        found[language] = {}
-        for row, image in enumerate(data.images):
-            texts = [
-                " ".join(split_words(caption.text, language))
-                for caption in image.captions.get(language, ())
-                if caption.source not in LEFT_OUT_SOURCES
-            ]
-            if any(texts):
-                found[language][row] = tuple(filter(None, texts))
-    return found

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.captioners import BATCH, CaptionDecoders
+from capsearch.encoders.captioners.metrics import References, cider
 from capsearch.encoders.captioners.search import Beam, Hypotheses
-from capsearch.encoders.captioners.vocabulary import split_words
-from capsearch.encoders.training.fit.caption_corpus import EncodedCaptions, References
+from capsearch.encoders.training.fit.caption_corpus import EncodedCaptions
 from capsearch.encoders.training.fit.feature_maps import EncodedImages
 from capsearch.encoders.training.fit.loop import TrainingLoop, one_group
 from capsearch.encoders.training.nn.caption_decoders import ImageBatch
@@ -155,18 +155,6 @@ def ciders(decoders: CaptionDecoders, validation: ReferenceSet, beam: Beam) -> d
         for language, captions in found.items()
         if (references := validation.references.get(language))
     }
-
-
-def cider(
-    captions: Mapping[int, str], references: Mapping[int, tuple[str, ...]], language: str
-) -> float:
-    """CIDEr-D by pycocoevalcap, on the words of `split_words`."""
-    from pycocoevalcap.cider.cider import Cider
-
-    written = {row: [" ".join(split_words(text, language))] for row, text in captions.items()}
-    wanted = {row: list(references[row]) for row in written}
-    score, _ = Cider().compute_score(wanted, written)
-    return float(score)
 
 
 def _first_images(validation: ReferenceSet) -> ReferenceSet:

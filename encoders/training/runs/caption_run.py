@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners import WEIGHTS_FILE, with_tags
+from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
 from capsearch.encoders.image import Backbone
@@ -21,7 +22,6 @@ from capsearch.encoders.training.fit.caption_corpus import (
     TokenisedCaptions,
     encode,
     main_captions,
-    references_of,
     tokenise,
     vocabulary_of,
 )
