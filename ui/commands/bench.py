@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,12 +138,13 @@ def _measure(
 ) -> tuple[ResultRow, ...]:
     from capsearch.benchmarks.retrieval import encode_split, evaluate
     from capsearch.encoders.datasets.dataset import read
+    from capsearch.ui.output.progress import counter
 
     data = read(sources, splits=[split])
     if limit is not None:
         data = data.first(limit)
     remark(f"{split}: {len(data):,} images, model {model.name}")
-    with _progress(split) as report:
+    with counter(split) as report:
         encoded = encode_split(model, data, cache, report, unknown_words)
     if len(encoded.images) < len(data):
         remark(f"warning: {len(data) - len(encoded.images):,} images could not be read")
@@ -152,15 +152,6 @@ def _measure(
         if language not in encoded.languages:
             remark(f"warning: no queries in {language}")
     return evaluate(model, encoded, options)
-
-
-@contextmanager
-def _progress(stage: str) -> Iterator[Callable[[int, int], None]]:
-    from capsearch.indexer.pipeline import Progress
-    from capsearch.ui.output.progress import progress_bar
-
-    with progress_bar() as show:
-        yield lambda done, total: show(Progress(stage, done, total, None))
 
 
 def _show(rows: Sequence[ResultRow], *, as_json: bool) -> None:

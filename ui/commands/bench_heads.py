@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +108,7 @@ def caption(
     from capsearch.encoders import models
     from capsearch.encoders.captioners.metrics import has_java
     from capsearch.encoders.datasets.features import default_cache
+    from capsearch.ui.output.progress import counter
 
     check_plot(plot)
     folder, data = cache or default_cache(), _data(sources, split, limit)
@@ -117,7 +117,7 @@ def caption(
     for name in dict.fromkeys(names):
         captioner = _searching(models.load_captioner(name), beam)
         backbone = models.load_backbone(str(captioner.card["backbone"]))
-        with _progress(split) as report:
+        with counter(split) as report:
             images = captions.encode(backbone, data, folder, report)
         if not no_baseline and backbone.digest not in baselines:
             baselines.add(backbone.digest)
@@ -150,6 +150,7 @@ def tags(
     from capsearch.benchmarks.tags import evaluate
     from capsearch.encoders import model_folder, models
     from capsearch.encoders.datasets.features import FeatureCache, default_cache, load_features
+    from capsearch.ui.output.progress import counter
 
     check_plot(plot)
     data = _data(sources, split, limit)
@@ -157,7 +158,7 @@ def tags(
     for name in dict.fromkeys(names):
         card = model_folder.read_card(models.find(name, "tagger"))
         backbone = models.load_backbone(str(card["backbone"]))
-        with _progress(split) as report:
+        with counter(split) as report:
             features = FeatureCache(cache or default_cache())
             readable, pooled = load_features(backbone, data, features, report)
         rows += evaluate(models.load_tagger(name), readable, pooled)
@@ -180,9 +181,10 @@ def _baseline(
     cache: Path,
 ) -> Iterator[CaptionRow]:
     from capsearch.benchmarks import captions
+    from capsearch.ui.output.progress import counter
 
     train = _data(sources, train_split, _trained_images(captioner.card))
-    with _progress(train_split) as report:
+    with counter(train_split) as report:
         known = captions.encode(backbone, train, cache, report)
     return captions.nearest_neighbour(known, images, captioner.languages)
 
@@ -217,15 +219,6 @@ def save_plot(names: Sequence[str], kind: str, plot: Path | None) -> None:
 
     save_curves([trained_model(models.find(name, kind)) for name in names], plot)
     remark(f"plot: {plot}")
-
-
-@contextmanager
-def _progress(stage: str) -> Iterator[Callable[[int, int], None]]:
-    from capsearch.indexer.pipeline import Progress
-    from capsearch.ui.output.progress import progress_bar
-
-    with progress_bar() as show:
-        yield lambda done, total: show(Progress(stage, done, total, None))
 
 
 def _print_captions(rows: Sequence[CaptionRow]) -> None:

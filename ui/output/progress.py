@@ -69,6 +69,15 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
+@contextmanager
+def counter(stage: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a callback (done, of) that draws the bar of one stage."""
+    from capsearch.indexer.pipeline import Progress
+
+    with progress_bar() as show:
+        yield lambda done, total: show(Progress(stage, done, total, None))
+
+
 def plain_lines(
     console: Console, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[Progress], None]:
