@@ -23,8 +23,8 @@ from capsearch.benchmarks.timing import Measurement, latency, rate, rounds, time
 from capsearch.encoders import models
 from capsearch.encoders.preprocess import decode
 from capsearch.engine.errors import CapsearchError
-from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import Pixels, Vectors
+from capsearch.engine.protocols import Enricher, TextEncoder
+from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 from capsearch.indexer.embedded import nearest
 from capsearch.indexer.embedded.backend import MIN_DEPTH
 
@@ -163,6 +163,37 @@ def time_images(
     )
 
 
+def measure_describe(settings: Settings) -> Iterator[Measurement]:
+    """Tags and captions of a batch of images, compared with the pass of their backbone."""
+    model = models.load(settings.model)
+    pixels = [decode(one, model.image.preprocess).pixels for one in synthetic.images(BATCH)]
+    yield from time_describe(model.image.feature_maps, model.enricher(), pixels, settings.repeats)
+
+
+def time_describe(
+    feature_maps: Callable[[Sequence[Pixels]], ImageFeatures],
+    enricher: Enricher,
+    pixels: Sequence[Pixels],
+    repeats: int,
+) -> Iterator[Measurement]:
+    """Latency of a batch: the backbone, then what describes its features, if there is any."""
+    features = feature_maps(pixels)
+    actions: dict[str, Callable[[], object]] = {"backbone": lambda: feature_maps(pixels)}
+    if enricher.tagger is not None:
+        actions["tags"] = partial(enricher.tagger.tag, features)
+    if enricher.captioner is not None:
+        languages = ", ".join(enricher.captioner.languages)
+        actions[f"captions in {languages}"] = partial(enricher.captioner.caption, features)
+    lines = {
+        name: latency("describe", f"{len(pixels)} images: {name}", taken)
+        for name, taken in rounds(actions, repeats).items()
+    }
+    baseline = lines.pop("backbone")
+    yield baseline
+    for line in lines.values():
+        yield line.against(baseline)
+
+
 def measure_search(settings: Settings) -> Iterator[Measurement]:
     """The ten best of 10,000 and of 100,000 vectors, compared with brute force in numpy."""
     dimension = models.load(settings.model).image.dimension
@@ -220,6 +251,7 @@ PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
     "command": measure_command,
     "text": measure_text,
     "images": measure_images,
+    "describe": measure_describe,
     "search": measure_search,
 }
 

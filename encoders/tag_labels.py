@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders import concepts
-from capsearch.encoders.datasets.captioned import CaptionedImage
+from capsearch.encoders.datasets.captioned import LEFT_OUT_SOURCES, CaptionedImage
 from capsearch.encoders.languages import normalise, simplify
 from capsearch.encoders.tag_words import named_in
 from capsearch.encoders.taggers import TagName, TagVocabulary
 from capsearch.engine.errors import TrainingProblem
 
 MIN_COUNT = 20  # COCO-CN: images that a tag must have
-LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})  # translations of test captions
 
 
 @dataclass(frozen=True, slots=True)

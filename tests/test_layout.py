@@ -32,6 +32,7 @@ EXCEPTIONS = {
     ("ui/commands/bench.py", "benchmarks"),
     ("ui/commands/bench_evidence.py", "benchmarks"),
     ("ui/commands/bench_names.py", "benchmarks"),
+    ("ui/commands/bench_heads.py", "benchmarks"),
 }
 ENGINE_NEEDS_ONLY = {"numpy"}
 SQL = re.compile(

@@ -15,6 +15,9 @@ from capsearch.encoders.languages import detect
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Caption
 
+# Never trained on: these are translations of test captions.
+LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})
+
 
 @dataclass(frozen=True, slots=True)
 class CaptionedImage:

@@ -21,6 +21,7 @@ from capsearch.encoders.training.nn.efficientnet import FEATURES, scale_pixels  
 from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
 from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
     OPSET,
+    OUTPUTS,
     StandardisedBackbone,
     export_backbone,
     to_onnx,
@@ -38,23 +39,31 @@ def graph_of(network, folder):
     path = folder / "graph.onnx"
     mean, deviation = torch.rand(FEATURES), torch.rand(FEATURES) + 0.5
     module = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
-    to_onnx(module, SMALL.input_size, path, ["features"])
+    to_onnx(module, SMALL.input_size, path, OUTPUTS)
     return module, path
 
 
 def test_a_graph_takes_any_number_of_uint8_images(network, tmp_path):
     module, path = graph_of(network, tmp_path)
     graph = onnx.load(path).graph
-    (pixels,), (features,) = graph.input, graph.output
-    assert (pixels.name, features.name) == ("pixels", "features")
+    (pixels,), outputs = graph.input, graph.output
+    assert (pixels.name, *(one.name for one in outputs)) == ("pixels", "features", "grid")
     assert pixels.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert pixels.type.tensor_type.shape.dim[0].dim_param == "images"
     session = onnxruntime.InferenceSession(path)
     for count in (1, 2, 5):
         images = noise(count)
-        (found,) = session.run(None, {"pixels": images})
-        expected = module(torch.from_numpy(images)).numpy()
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+        found = session.run(None, {"pixels": images})
+        for one, expected in zip(found, module(torch.from_numpy(images)), strict=True):
+            np.testing.assert_allclose(one, expected.numpy(), rtol=1e-5, atol=1e-4)
+
+
+def test_features_are_the_standardised_mean_of_the_feature_map(network):
+    mean, deviation = torch.rand(FEATURES), torch.rand(FEATURES) + 0.5
+    with torch.no_grad():
+        features, grid = StandardisedBackbone(network, mean, deviation)(torch.from_numpy(noise(2)))
+    assert grid.shape == (2, 4, FEATURES)  # 64 px / 32: two rows of two cells
+    torch.testing.assert_close(features, (grid.mean(1) - mean) / deviation)
 
 
 def test_the_graph_computes_what_torchs_former_exporter_gave(network, tmp_path):
@@ -68,8 +77,12 @@ def test_the_graph_computes_what_torchs_former_exporter_gave(network, tmp_path):
             (images[:1],),
             former,
             input_names=["pixels"],
-            output_names=["features"],
-            dynamic_axes={"pixels": {0: "images"}, "features": {0: "images"}},
+            output_names=list(OUTPUTS),
+            dynamic_axes={
+                "pixels": {0: "images"},
+                "features": {0: "images"},
+                "grid": {0: "images"},
+            },
             opset_version=OPSET - 1,
             dynamo=False,
         )

@@ -11,6 +11,7 @@ import click
 
 from capsearch.ui.commands.bench_evidence import evidence
 from capsearch.ui.commands.bench_names import names
+from capsearch.ui.commands.bench_heads import caption, tags
 from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
 from capsearch.ui.output.terminal import console, print_json, remark
 
@@ -46,7 +47,7 @@ Figures are compared with a baseline measured in the same run, because machines 
 
 @click.group()
 def command() -> None:
-    """Measure retrieval quality and speed."""
+    """Measure the quality of retrieval, captions and tags, and speed."""
 
 
 @command.command(epilog=RETRIEVAL_EXAMPLES)
@@ -164,7 +165,7 @@ def _show(rows: Sequence[ResultRow], *, as_json: bool) -> None:
 @click.option(
     "--part",
     "parts",
-    type=click.Choice(["command", "text", "images", "search"]),
+    type=click.Choice(["command", "text", "images", "describe", "search"]),
     multiple=True,
     help="Measure only this part; repeatable.  [default: all parts]",
 )
@@ -200,3 +201,5 @@ def _print_speed(measurements: Sequence[Measurement], machine: Mapping[str, obje
 
 command.add_command(evidence)
 command.add_command(names)
+command.add_command(caption)
+command.add_command(tags)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from capsearch.engine.errors import MissingExtra, TrainingProblem
+from capsearch.ui.commands.train_heads import caption, tags
 from capsearch.ui.commands.train_options import (
+    epochs_option,
     lr_option,
     no_flip_option,
     run_options,
@@ -20,8 +19,7 @@ from capsearch.ui.commands.train_options import (
     training_options,
     training_run,
 )
-from capsearch.ui.output.terminal import print_json, remark
-from capsearch.ui.output.training import training_progress
+from capsearch.ui.commands.train_running import carry_out, need_torch
 
 if TYPE_CHECKING:
     from capsearch.encoders.training.nn.w2vv import Pooling
@@ -67,16 +65,6 @@ def command() -> None:
     """Train models on your own captions."""
 
 
-_epochs_option = click.option(
-    "--epochs",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="How often to go through the training images at most. Training stops earlier when "
-    "validation has not improved for four epochs.",
-)
-
-
 @command.command(epilog=TEXT_EXAMPLES)
 @run_options
 @click.option(
@@ -84,7 +72,7 @@ _epochs_option = click.option(
     metavar="NAME",
     help="The backbone whose features to train on.  [default: lite2-cap]",
 )
-@_epochs_option
+@epochs_option
 @lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
 @click.option(
     "--loss",
@@ -117,7 +105,7 @@ def text(
     **shared: Any,
 ) -> int:
     """Train text encoders and an image projection on a backbone's features."""
-    _need_torch()
+    need_torch()
     from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE
     from capsearch.encoders.training.runs.text_run import train_text
 
@@ -132,7 +120,7 @@ def text(
         flip=not no_flip,
         options=options,
     )
-    return _carry_out(train_text, run, as_json)
+    return carry_out(train_text, run, as_json)
 
 
 @command.command(epilog=PROJECTION_EXAMPLES)
@@ -146,7 +134,7 @@ def text(
     metavar="NAME",
     help="The text model whose space to project into.  [default: the built-in model]",
 )
-@_epochs_option
+@epochs_option
 @lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
 @no_flip_option
 def projection(
@@ -159,7 +147,7 @@ def projection(
     **shared: Any,
 ) -> int:
     """Project another backbone into an existing model's space."""
-    _need_torch()
+    need_torch()
     from capsearch.encoders.models import DEFAULT_MODEL
     from capsearch.encoders.training.runs import text_run
 
@@ -169,7 +157,7 @@ def projection(
     def train(run: TrainingRun, listener: Listener) -> Path:
         return text_run.train_projection(run, text or DEFAULT_MODEL, listener)
 
-    return _carry_out(train, run, as_json)
+    return carry_out(train, run, as_json)
 
 
 @command.command(epilog=BACKBONE_EXAMPLES)
@@ -229,7 +217,7 @@ def backbone(
     **shared: Any,
 ) -> int:
     """Fine-tune a backbone's upper blocks against captions, with text encoders."""
-    _need_torch()
+    need_torch()
     from capsearch.encoders.training.runs.backbone_run import train_backbone
 
     options = training_options(
@@ -249,36 +237,8 @@ def backbone(
         frozen_epochs=frozen_epochs,
         options=options,
     )
-    return _carry_out(train_backbone, run, as_json)
+    return carry_out(train_backbone, run, as_json)
 
 
-def _need_torch() -> None:
-    try:
-        import gensim  # noqa: F401
-        import onnxscript  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("training", "train") from None
-
-
-def _carry_out(train: Callable[..., Path], run: TrainingRun, as_json: bool) -> int:
-    from capsearch.encoders.model_folder import read_card
-    from capsearch.encoders.models import check_new_name, user_models_dir
-
-    for name in filter(None, (run.name, run.text_name)):
-        check_new_name(name)
-    if len(set(run.folders)) < len(run.folders):
-        raise TrainingProblem("the backbone and its text model need two names")
-    for folder in run.folders:
-        if (folder / "model.json").is_file():
-            raise TrainingProblem(f"{folder} holds a model already; choose another --name")
-    with training_progress() as listener:
-        folder = train(run, listener)
-    card = read_card(folder)
-    if as_json:
-        print_json(card)
-    else:
-        sys.stdout.write(f"{folder}\n")
-        model = card["name"] if folder.parent == user_models_dir() else folder.absolute()
-        remark(f"use it with: capsearch index PATH --model {model} --rebuild")
-    return 0
+command.add_command(tags)
+command.add_command(caption)

@@ -194,6 +194,14 @@ def lr_option(default: float, help: str) -> Option[Any]:
     )  # fmt: skip
 
 
+epochs_option: Option[Any] = click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="How often to go through the training images at most. Training stops earlier when "
+    "validation has not improved for four epochs.",
+)
 no_flip_option: Option[Any] = click.option(
     "--no-flip",
     is_flag=True,

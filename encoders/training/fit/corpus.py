@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from capsearch.encoders.datasets.captioned import LEFT_OUT_SOURCES
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import FeatureCache
 from capsearch.encoders.datasets.text_cache import EncodesSentences, cached_word_vectors
@@ -24,8 +25,6 @@ from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
 
 MIN_COUNT = 5  # COCO-CN: words that occur at least five times
-# Never trained on: these are translations of test captions.
-LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})
 
 
 @dataclass(frozen=True)

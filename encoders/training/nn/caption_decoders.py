@@ -187,9 +187,11 @@ class FirstStepRnn(CaptionDecoder):
         }
 
 
-def numpy_of(tensor: Tensor) -> NDArray[np.float32]:
+def numpy_of(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
     """A parameter as an array."""
-    return tensor.detach().numpy().astype(np.float32)
+    assert isinstance(tensor, Tensor)  # torch types a module's attributes as either
+    found: NDArray[np.float32] = tensor.detach().numpy().astype(np.float32)
+    return found
 
 
 def linear_arrays(name: str, layer: nn.Linear) -> Arrays:

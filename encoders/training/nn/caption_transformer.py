@@ -185,7 +185,7 @@ class CaptionNetwork(nn.Module):
 
 def _heads(x: Tensor) -> Tensor:
     """(B, T, D) -> (B, H, T, 64)."""
-    return x.unflatten(2, (-1, HEAD_WIDTH)).transpose(1, 2)
+    return x.reshape(*x.shape[:2], -1, HEAD_WIDTH).transpose(1, 2)
 
 
 def _joined(x: Tensor) -> Tensor:

@@ -144,9 +144,13 @@ class EfficientNetLite(nn.Module):
 
     def upper(self, x: Tensor, start: int) -> Tensor:
         """Features from the activations before block `start`."""
+        return self.feature_map(x, start).mean((2, 3))
+
+    def feature_map(self, x: Tensor, start: int) -> Tensor:
+        """(N, F, H, W) before pooling, from the activations before block `start`."""
         for block in self.blocks[start:]:
             x = block(x)
-        return F.relu6(self.head(x)).mean((2, 3))
+        return F.relu6(self.head(x))
 
     def forward(self, x: Tensor) -> Tensor:
         """Features from scaled pixels."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from capsearch.encoders import model_folder
 from capsearch.encoders.hubness import QueryBank
 from capsearch.encoders.tokenizers import ChineseTokenizer
 from capsearch.encoders.training.fit.corpus import Vocabulary
+from capsearch.encoders.training.nn.caption_decoders import numpy_of
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder
 from capsearch.encoders.training.nn.w2vv import ImageProjection, LanguageBranch, TextNetwork
 
@@ -34,9 +34,9 @@ def export_text(
     export_projection(model.image, folder)
     bank.save(folder)
     shared = {
-        "sentence_W": array(model.text.sentence.weight) * ("sentence" in config.inputs),
-        "out_W": array(model.text.out.weight),
-        "out_b": array(model.text.out.bias),
+        "sentence_W": numpy_of(model.text.sentence.weight) * ("sentence" in config.inputs),
+        "out_W": numpy_of(model.text.out.weight),
+        "out_b": numpy_of(model.text.out.bias),
     }
     model_folder.save_arrays(folder / "shared.safetensors", shared)
     for language, vocabulary in vocabularies.items():
@@ -51,8 +51,8 @@ def export_projection(projection: ImageProjection, folder: Path) -> None:
     """Write the image projection: features into the shared space."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
-        "image_W": array(projection.linear.weight),
-        "image_b": array(projection.linear.bias),
+        "image_W": numpy_of(projection.linear.weight),
+        "image_b": numpy_of(projection.linear.bias),
     }
     model_folder.save_arrays(folder / "image.safetensors", arrays)
 
@@ -67,17 +67,17 @@ def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 def _branch_arrays(branch: LanguageBranch) -> dict[str, NDArray[np.float32]]:
     return {
-        "bow": array(branch.bow.weight)[:-1],  # the last row is padding
-        "words": array(branch.words.weight)[:-1],
-        "gru_Wx": array(branch.gru.weight_ih_l0),
-        "gru_Wh": array(branch.gru.weight_hh_l0),
-        "gru_bx": array(branch.gru.bias_ih_l0),
-        "gru_bh": array(branch.gru.bias_hh_l0),
-        "attention_W": array(branch.attention.weight)[0],
-        "attention_b": array(branch.attention.bias),
+        "bow": numpy_of(branch.bow.weight)[:-1],  # the last row is padding
+        "words": numpy_of(branch.words.weight)[:-1],
+        "gru_Wx": numpy_of(branch.gru.weight_ih_l0),
+        "gru_Wh": numpy_of(branch.gru.weight_hh_l0),
+        "gru_bx": numpy_of(branch.gru.bias_ih_l0),
+        "gru_bh": numpy_of(branch.gru.bias_hh_l0),
+        "attention_W": numpy_of(branch.attention.weight)[0],
+        "attention_b": numpy_of(branch.attention.bias),
         # Columns of inputs that were not chosen are zero, as in training.
-        "mix_W": array(branch.mix.weight) * array(branch.used),
-        "mix_b": array(branch.mix.bias),
+        "mix_W": numpy_of(branch.mix.weight) * numpy_of(branch.used),
+        "mix_b": numpy_of(branch.mix.bias),
     }
 
 
@@ -91,9 +91,3 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
     if isinstance(tokenizer, ChineseTokenizer) and tokenizer.dictionary is not None:
         stored["dictionary"] = asdict(tokenizer.dictionary)
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
-
-
-def array(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
-    """A parameter as an array to store."""
-    assert isinstance(tensor, Tensor)  # torch types a module's attributes as either
-    return tensor.detach().numpy().astype(np.float32)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from capsearch.encoders import model_folder
+from capsearch.encoders.image import GRID
 from capsearch.encoders.training.nn.efficientnet import (
     FEATURES,
     LITES,
@@ -22,11 +23,12 @@ from capsearch.encoders.training.nn.efficientnet import (
 )
 
 OPSET = 18  # the oldest that torch's exporter writes without converting
+OUTPUTS = ("features", GRID)
 MIN_HALVED = 64  # entries; smaller tensors stay float32
 
 
 class StandardisedBackbone(nn.Module):
-    """The graph of a served backbone: uint8 pixels in, standardised features out."""
+    """The graph of a served backbone: uint8 pixels in, features and feature map out."""
 
     def __init__(self, network: EfficientNetLite, mean: Tensor, deviation: Tensor) -> None:
         super().__init__()
@@ -36,10 +38,11 @@ class StandardisedBackbone(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", deviation)
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        """(N, S, S, 3) uint8 -> (N, F)."""
-        features: Tensor = self.network(scale_pixels(pixels))
-        return (features - self.mean) / self.deviation
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, S, S, 3) uint8 -> (N, F) standardised features, (N, G, F) feature map."""
+        cells = self.network.feature_map(self.network.lower(scale_pixels(pixels), 0), 0)
+        features = cells.mean((2, 3))
+        return (features - self.mean) / self.deviation, cells.flatten(2).transpose(1, 2)
 
 
 def export_backbone(
@@ -54,7 +57,7 @@ def export_backbone(
     size = LITES[lite].input_size
     folder.mkdir(parents=True, exist_ok=True)
     served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
-    to_onnx(served, size, folder / "backbone.onnx", ["features"])
+    to_onnx(served, size, folder / "backbone.onnx", OUTPUTS)
     _halve(folder / "backbone.onnx")
     common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
     model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})

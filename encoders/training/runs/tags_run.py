@@ -27,8 +27,8 @@ from capsearch.encoders.tag_labels import (
 from capsearch.encoders.taggers import WEIGHTS_FILE, TagVocabulary
 from capsearch.encoders.training.fit.platt import Platt, best_threshold, fit_platt
 from capsearch.encoders.training.fit.tag_trainer import TagSet, TagTrainer, tag_logits
+from capsearch.encoders.training.nn.caption_decoders import numpy_of
 from capsearch.encoders.training.nn.tag_networks import TagConfig, TagNetwork
-from capsearch.encoders.training.runs.export import array
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -183,8 +183,8 @@ def _export(
     for layers, name in ((model.hidden, "hidden"), (model.out, "out")):
         for part, layer in layers.items():
             assert isinstance(layer, nn.Linear)
-            arrays[f"{part}.{name}_W"] = array(layer.weight)
-            arrays[f"{part}.{name}_b"] = array(layer.bias)
+            arrays[f"{part}.{name}_W"] = numpy_of(layer.weight)
+            arrays[f"{part}.{name}_b"] = numpy_of(layer.bias)
     model_folder.save_arrays(folder / WEIGHTS_FILE, arrays)
     vocabulary.save(folder)
     digest = model_folder.digest(folder, str(card["backbone_digest"]), str(card["semantic"]))

@@ -1,0 +1,210 @@
+"""The run that trains a captioner on a fixed backbone's feature maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.captioners import WEIGHTS_FILE, with_tags
+from capsearch.encoders.captioners.metrics import references_of
+from capsearch.encoders.captioners.search import Beam
+from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
+from capsearch.encoders.image import Backbone
+from capsearch.encoders.taggers import BuiltInTagger
+from capsearch.encoders.training.fit.caption_confidence import fit_confidence
+from capsearch.encoders.training.fit.caption_corpus import (
+    TokenisedCaptions,
+    encode,
+    main_captions,
+    tokenise,
+    vocabulary_of,
+)
+from capsearch.encoders.training.fit.caption_trainer import (
+    CaptionSet,
+    CaptionTrainer,
+    ReferenceSet,
+    ciders,
+)
+from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
+from capsearch.encoders.training.fit.validation import Epoch
+from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
+from capsearch.encoders.training.nn.caption_transformer import CaptionNetwork
+from capsearch.encoders.training.runs.run import (
+    Listener,
+    TrainingRun,
+    fit,
+    head_card,
+    read_split,
+)
+from capsearch.encoders.training.runs.schemes import Stage, stages_of
+from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.records import ImageFeatures
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionRun:
+    """A training run of a captioner. `tagger`: the model whose tags are an input; "" for none."""
+
+    run: TrainingRun
+    config: CaptionConfig
+    scheme: str = "sequential"
+    tagger: str = ""
+    beam: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A run with its data."""
+
+    captioner: CaptionRun
+    backbone: Backbone
+    tagger: BuiltInTagger | None
+    train: EncodedImages
+    validation: EncodedImages
+    captions: Mapping[str, TokenisedCaptions]
+    vocabulary: CaptionVocabulary
+    listener: Listener
+
+
+def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Path:
+    """Train a captioner by a scheme; the new model's folder."""
+    run = captioner.run
+    stages = stages_of(captioner.scheme, run.languages)
+    job = _prepare(captioner, listener or Listener())
+    network, best = None, None
+    for number, stage in enumerate(stages):
+        network = _network(job, stage, network)
+        best = _train(job, stage, number, network)
+    assert network is not None and best is not None  # a scheme has stages
+    run = replace(run, languages=stages[-1].languages)
+    _export(replace(job, captioner=replace(captioner, run=run)), network, best)
+    for number in range(len(stages)):
+        _checkpoint(run, number).unlink(missing_ok=True)
+    return run.output
+
+
+def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
+    run = captioner.run
+    backbone = models.load_backbone(run.backbone)
+    tagger = models.load_tagger(captioner.tagger) if captioner.tagger else None
+    train, validation = (
+        _with_tags(
+            load_feature_maps(
+                backbone, read_split(run, split), run.cache, listener.report(f"maps of {split}")
+            ),
+            tagger,
+        )
+        for split in (run.train_split, run.validation_split)
+    )
+    captions = tokenise(train.data, run.languages, captioner.config.max_words)
+    vocabulary = vocabulary_of(captions, run.min_count)
+    return _Job(captioner, backbone, tagger, train, validation, captions, vocabulary, listener)
+
+
+def _with_tags(images: EncodedImages, tagger: BuiltInTagger | None) -> EncodedImages:
+    if tagger is None:
+        return images
+    return replace(images, pooled=with_tags(ImageFeatures(images.pooled), tagger).pooled)
+
+
+def _network(job: _Job, stage: Stage, before: CaptionNetwork | None) -> CaptionNetwork:
+    """A new network, with what the stage takes from the one before."""
+    groups = {name: job.vocabulary.only(*found) for name, found in stage.groups.items()}
+    config, seed = job.captioner.config, job.captioner.run.options.seed
+    cells = (int(job.train.grid.shape[1]), int(job.train.grid.shape[2]))
+    network = CaptionNetwork(job.train.pooled.shape[1], cells, groups, config, seed)
+    if before is not None and stage.keep == "everything":
+        network.load_state_dict(before.state_dict())
+        return network
+    if before is not None and stage.keep == "image":
+        network.image.load_state_dict(before.image.state_dict())
+    for name, found in stage.groups.items():
+        counts = {language: _counts(job, stage, language) for language in found}
+        network.decoder(name).set_frequencies(counts)
+    return network
+
+
+def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epoch:
+    run = job.captioner.run
+    options = replace(
+        run.options,
+        lr=run.options.lr * stage.lr,
+        epochs=max(1, round(run.options.epochs * stage.epochs)),
+    )
+    captions = {
+        language: encode(_captions(job, stage, language), job.vocabulary, language, len(job.train))
+        for language in stage.languages
+    }
+    references = references_of(job.validation.data, stage.languages)
+    if not any(references.values()):
+        raise TrainingProblem(f"no captions to validate with in split '{run.validation_split}'")
+    trainer = CaptionTrainer(
+        network,
+        CaptionSet(job.train, captions),
+        ReferenceSet(job.validation, references),
+        options,
+        _checkpoint(run, number),
+        alternate=stage.separate,
+    )
+    return fit(run, trainer, job.listener, first=number == 0)
+
+
+def _captions(job: _Job, stage: Stage, language: str) -> TokenisedCaptions:
+    captions = job.captions[language]
+    return main_captions(captions) if stage.main else captions
+
+
+def _counts(job: _Job, stage: Stage, language: str) -> NDArray[np.int64]:
+    """(W + 1,) how often each output occurs in the stage's captions."""
+    counts = np.zeros(len(job.vocabulary.words[language]) + 1, np.int64)
+    for words in _captions(job, stage, language).words:
+        ids = job.vocabulary.encode(words, language)
+        if ids is not None:
+            np.add.at(counts, ids, 1)
+    return counts
+
+
+def _checkpoint(run: TrainingRun, stage: int) -> Path:
+    return run.output.parent / f"{run.output.name}.{stage + 1}.checkpoint.safetensors"
+
+
+def _export(job: _Job, network: CaptionNetwork, best: Epoch) -> None:
+    """Write the model's folder: weights, words, and a card with the confidence of captions."""
+    captioner, run, folder = job.captioner, job.captioner.run, job.captioner.run.output
+    beam = Beam(captioner.beam, captioner.config.max_words)
+    decoders = network.served()
+    validation = ReferenceSet(job.validation, references_of(job.validation.data, run.languages))
+    confidence = fit_confidence(decoders, validation, beam)
+    model_folder.save_arrays(folder / WEIGHTS_FILE, network.arrays())
+    job.vocabulary.only(*run.languages).save(folder)
+    card: dict[str, Any] = {
+        **head_card(run, job.backbone, best, _training(job)),
+        "description": f"captions in {', '.join(run.languages)} on {job.backbone.name}",
+        "architecture": captioner.config.architecture,
+        "groups": {name: list(found.languages) for name, found in network.groups.items()},
+        "beam": asdict(beam),
+        "validation_beam": {k: round(v, 4) for k, v in ciders(decoders, validation, beam).items()},
+        "confidence": {language: asdict(found) for language, found in confidence.items()},
+    }
+    if job.tagger is not None:
+        card |= {
+            "tagger": models.reference(captioner.tagger),
+            "tagger_digest": job.tagger.name.rpartition("@")[2],
+        }
+    digest = model_folder.digest(folder, str(card["backbone_digest"]), str(card["beam"]))
+    model_folder.write_card(folder, {"kind": "captioner", **card, "digest": digest})
+
+
+def _training(job: _Job) -> Mapping[str, Any]:
+    return {
+        "images": len(job.train),
+        "captions": {one: len(found.image_rows) for one, found in job.captions.items()},
+        "scheme": job.captioner.scheme,
+        "config": asdict(job.captioner.config),
+    }
