@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Entry] = {
     "query": Entry(
         "capsearch.ui.commands.query:command", "Find images by text, by an image or by both."
     ),
+    "enrich": Entry(
+        "capsearch.ui.commands.enrich:command", "Let the model write captions and tags."
+    ),
     "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
     "info": Entry("capsearch.ui.commands.info:command", "Report what an index holds."),
     "forget": Entry("capsearch.ui.commands.forget:command", "Let go of an indexed folder."),

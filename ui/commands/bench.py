@@ -155,7 +155,7 @@ def _measure(
 
 @contextmanager
 def _progress(stage: str) -> Iterator[Callable[[int, int], None]]:
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
     from capsearch.ui.output.progress import progress_bar
 
     with progress_bar() as show:

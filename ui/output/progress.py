@@ -25,7 +25,7 @@ from rich.text import Text
 from capsearch.ui.output.terminal import printable
 
 if TYPE_CHECKING:
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
 
 
 SECONDS_A_LINE = 60.0
