@@ -18,6 +18,7 @@ from time import perf_counter
 
 import numpy as np
 
+from capsearch.encoders.describing import no_heads
 from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
 from capsearch.engine.errors import UnknownModel
@@ -91,14 +92,6 @@ def enrich(
     run.run()
     collection.finish()
     return run.summary(perf_counter() - started)
-
-
-def no_heads(model: str) -> str:
-    """What to tell whoever asks a model for captions and tags that has none."""
-    return (
-        f"{model} writes neither captions nor tags: no tagger or captioner was trained with its "
-        "backbone; `capsearch models` lists what there is"
-    )
 
 
 @dataclass(slots=True)
