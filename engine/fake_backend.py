@@ -11,11 +11,11 @@ from pathlib import PurePath
 
 import numpy as np
 
-from capsearch.engine.evidence import Evidence, contributions, is_rare, word_weight
-from capsearch.engine.protocols import ConceptTable, Found
+from capsearch.engine.evidence import Evidence, contributions, is_rare, tag_score, word_weight
+from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Facet, Facets, Filters, Tag, Vectors
-from capsearch.engine.tag_facets import tag_facets
+from capsearch.engine.tag_facets import ConceptTable, tag_facets
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,9 @@ class FakeBackend:
         known = {
             "caption": np.array([one[1] for one in matched], float),
             "generated": np.array([one[2] for one in matched], float),
-            "words": np.array(self._coverage(ids, query.words), float),
+            "words": np.array(self._coverage(ids, query.words, False), float),
+            "generated_words": np.array(self._coverage(ids, query.words, True), float),
+            "tag": np.array([self._tag_score(one, query) for one in ids], float),
         }
         if query.image is not None:
             known["image"] = np.array([np.dot(self.vectors[one], query.image) for one in ids])
@@ -161,16 +163,21 @@ class FakeBackend:
                 chosen = (score, caption)
         return chosen[1], best[False], best[True]
 
-    def _texts(self, image_id: str) -> list[list[str]]:
-        """The words of every caption, tag and path."""
+    def _tag_score(self, image_id: str, query: EncodedQuery) -> float:
+        tags = sorted(self.documents[image_id].tags, key=lambda tag: tag.confidence)
+        return tag_score(query.concepts, {one.concept: one.confidence for one in tags})
+
+    def _texts(self, image_id: str, generated: bool) -> list[list[str]]:
+        """The words of every caption and tag by people, and of paths; or of those by models."""
         document = self.documents[image_id]
-        texts = [caption.text for caption in document.captions]
-        texts += [tag.label for tag in document.tags] + list(document.record.paths)
+        texts = [one.text for one in document.captions if one.generated == generated]
+        texts += [tag.label for tag in document.tags if tag.generated == generated]
+        texts += [] if generated else document.record.paths
         return [re.findall(r"\w+", text.lower()) for text in texts]
 
-    def _coverage(self, ids: Sequence[str], words: Sequence[str]) -> list[float]:
+    def _coverage(self, ids: Sequence[str], words: Sequence[str], generated: bool) -> list[float]:
         """The weight of the query's rare words that each document has, from 0 to 1."""
-        present = {one: set().union(*self._texts(one)) for one in self._searchable()}
+        present = {one: set().union(*self._texts(one, generated)) for one in self._searchable()}
         count = Counter(word for text in present.values() for word in text)
         weights = {word: word_weight(len(self), count[word]) for word in words}
         rare = [word for word in words if is_rare(len(self), count[word])]
@@ -181,7 +188,8 @@ class FakeBackend:
         ]
 
     def _has_phrases(self, image_id: str, phrases: Sequence[Sequence[str]]) -> bool:
-        texts = [f" {' '.join(text)} " for text in self._texts(image_id)]
+        written = (*self._texts(image_id, False), *self._texts(image_id, True))
+        texts = [f" {' '.join(text)} " for text in written]
         return all(any(f" {' '.join(phrase)} " in text for text in texts) for phrase in phrases)
 
 

@@ -195,6 +195,12 @@ class FakeTextEncoder:
         """Lower-case words, each once."""
         return tuple(dict.fromkeys(self.words(text)))
 
+    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+        """The colours and things that a text names."""
+        counts = _concept_counts(text, self.detect(text))
+        names = [names[0] for names, count in zip(CONCEPTS, counts, strict=True) if count]
+        return tuple(frozenset({_CONCEPT_IDS.get(name, name)}) for name in names)
+
 
 @dataclass(slots=True)
 class FakeTagger:

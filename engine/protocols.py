@@ -157,6 +157,10 @@ class TextEncoder(Protocol):
         """The folded tokens that a query looks for, each once."""
         ...
 
+    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+        """What a query names: the ids of each concept and of all narrower ones."""
+        ...
+
 
 class Tagger(Protocol):
     """Names what images show, from the features of one backbone."""
@@ -195,22 +199,6 @@ class Captioner(Protocol):
         `confidence` is a calibrated probability, `source` GENERATED + `name`. ValueError for
         features without a grid.
         """
-        ...
-
-
-class ConceptTable(Protocol):
-    """What tags mean (the module encoders.concepts): names of concepts, and which are broader."""
-
-    def under(self, name: str) -> frozenset[str]:
-        """The ids of all concepts with a name in any language, and of all below them."""
-        ...
-
-    def broader(self, concept_id: str) -> frozenset[str]:
-        """The ids of all concepts above, itself included."""
-        ...
-
-    def label_of(self, concept_id: str, label: str, language: str) -> str:
-        """The name of a concept in a language; `label` for an unknown one."""
         ...
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,), (N, G, C) for feature maps
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
-Source = Literal["image", "caption", "generated", "words"]  # of evidence, see engine.fusion
+# Of evidence, see engine.fusion.
+Source = Literal["image", "caption", "generated", "words", "generated_words", "tag"]
 
 LANGUAGES = ("en", "zh", "ja")
 MODES: tuple[Mode, ...] = ("clm", "cm", "cl")
@@ -114,6 +115,7 @@ class Contributions:
     cm: float | None = None
     cl: float | None = None
     words: float | None = None  # share of the query's words found as words
+    tag: float | None = None  # probability of what the query names, by tags
     caption: Caption | None = None
     log_odds: Mapping[str, float] = field(default_factory=dict)
 

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
-from capsearch.engine.protocols import ConceptTable
 from capsearch.engine.records import Facet
+
+
+class ConceptTable(Protocol):
+    """What tags mean (the module encoders.concepts): names of concepts, and which are broader."""
+
+    def under(self, name: str) -> frozenset[str]:
+        """The ids of all concepts with a name in any language, and of all below them."""
+        ...
+
+    def broader(self, concept_id: str) -> frozenset[str]:
+        """The ids of all concepts above, itself included."""
+        ...
+
+    def label_of(self, concept_id: str, label: str, language: str) -> str:
+        """The name of a concept in a language; `label` for an unknown one."""
+        ...
 
 
 def tag_facets(

@@ -24,7 +24,7 @@ from capsearch.engine.errors import SchemaTooNew
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
 from capsearch.indexer.embedded.manifest import Identity
-from capsearch.indexer.embedded.words import texts_of
+from capsearch.indexer.embedded.words import generated_texts_of, texts_of
 
 SCHEMA = 2  # 1 had no concepts, and no probabilities of captions
 META = "capsearch"
@@ -215,4 +215,5 @@ def _words(document: Document, words_of: Callable[[str], Sequence[str]]) -> list
     """One entry for each text: a phrase does not run across entries (position_increment_gap)."""
     if not document.record.paths:
         return []
-    return [" ".join(words_of(text)) for text in texts_of(document)]
+    texts = (*texts_of(document), *generated_texts_of(document))
+    return [" ".join(words_of(text)) for text in texts]

@@ -230,10 +230,10 @@ class CatalogWriter:
         sql = "SELECT id, number FROM images WHERE words_current = 0 ORDER BY number LIMIT ?"
         return self.catalog.rows(sql, (limit,))
 
-    def put_words(self, words: Sequence[tuple[int, str]]) -> None:
+    def put_words(self, table: str, words: Sequence[tuple[int, str]]) -> None:
         """Replaces the words of images: (number, tokens with spaces between them)."""
         self._connection.executemany(
-            "INSERT OR REPLACE INTO words (rowid, tokens) VALUES (?, ?)", words
+            f"INSERT OR REPLACE INTO {table} (rowid, tokens) VALUES (?, ?)", words
         )
         self._connection.executemany(
             "UPDATE images SET words_current = 1 WHERE number = ?",

@@ -31,6 +31,7 @@ def downgrade(where: Path, number: int) -> Path:
         connection.execute(
             f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}"
         )
+    connection.execute("DELETE FROM meta WHERE key IN ('concepts', 'facets')")
     if number >= schema.WORDS_SCHEMA:
         connection.execute("UPDATE images SET words_current = 0")
     connection.close()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.bench_evidence import evidence
-from capsearch.ui.commands.bench_names import names
 from capsearch.ui.commands.bench_heads import caption, tags
+from capsearch.ui.commands.bench_names import names
 from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
 from capsearch.ui.output.terminal import console, print_json, remark
 
