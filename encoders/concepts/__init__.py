@@ -66,7 +66,7 @@ def fold(name: str) -> str:
 
 def likeliest(name: str) -> Concept | None:
     """What a name means on an image, if it is a name: of its senses the most usual one."""
-    return min(named(name), key=_sense, default=None)
+    return min(named(name), key=sense, default=None)
 
 
 def broader(concept_id: str) -> frozenset[str]:
@@ -109,7 +109,8 @@ def _ids_by_name() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(ids) for name, ids in found.items()}
 
 
-def _sense(concept: Concept) -> int:
+def sense(concept: Concept) -> int:
+    """How usual it is that images show this concept among those of one name, lowest first."""
     return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
 
 
