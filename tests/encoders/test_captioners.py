@@ -24,7 +24,9 @@ from capsearch.encoders.captioners.vocabulary import (
 from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.records import ImageFeatures
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from capsearch.encoders.training.nn.caption_decoders import CaptionConfig, ImageBatch
 from capsearch.encoders.training.nn.caption_transformer import DECODERS, CaptionNetwork

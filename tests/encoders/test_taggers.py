@@ -9,7 +9,9 @@ from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.metrics import precision_recall_f
 from capsearch.engine.records import ImageFeatures
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from capsearch.encoders.training.fit.platt import Platt, best_threshold, fit_platt
 from capsearch.encoders.training.fit.tag_trainer import tag_logits
