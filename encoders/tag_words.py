@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -74,23 +75,17 @@ def _forms(words: Sequence[Word]) -> tuple[str, ...]:
 @cache
 def _names(language: str) -> Mapping[tuple[str, ...], str]:
     """Names of concepts in one language as sequences of dictionary forms."""
-    found: dict[tuple[str, ...], str] = {}
+    candidates: defaultdict[tuple[str, ...], list[concepts.Concept]] = defaultdict(list)
     for concept in concepts.all_concepts().values():
         for name in concept.names[language]:
             forms = _forms(_SPLITTERS[language](name))
-            if (
-                not 0 < len(forms) <= LONGEST_NAME
-                or forms in found
-                or _meaningless(forms, language)
-            ):
-                continue
-            likeliest = concepts.likeliest(name)
-            assert likeliest is not None  # it is the name of this concept at least
-            if likeliest.id not in _NOT_SHOWN:
-                found[forms] = likeliest.id
-                if language == "ja" and likeliest.table == "attributes" and len(forms) == 1:
-                    found.setdefault((forms[0] + "い",), likeliest.id)  # 赤 -> 赤い
-    return found
+            if 0 < len(forms) <= LONGEST_NAME and not _meaningless(forms, language):
+                candidates[forms].append(concept)
+                if language == "ja" and concept.table == "attributes" and len(forms) == 1:
+                    candidates[(forms[0] + "い",)].append(concept)  # 赤 -> 赤い
+    # Names may share their dictionary forms: animal, anime.
+    likeliest = {forms: min(found, key=concepts.sense) for forms, found in candidates.items()}
+    return {forms: one.id for forms, one in likeliest.items() if one.id not in _NOT_SHOWN}
 
 
 def _meaningless(forms: tuple[str, ...], language: str) -> bool:

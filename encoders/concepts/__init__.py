@@ -83,7 +83,7 @@ def fold(name: str) -> str:
 
 def likeliest(name: str) -> Concept | None:
     """The concept that a label most likely means; None for a label that names none."""
-    return min(named(name), key=_sense, default=None)
+    return min(named(name), key=sense, default=None)
 
 
 def label_of(concept_id: str, label: str, language: str) -> str:
@@ -132,7 +132,8 @@ def _singulars(name: str) -> Iterator[str]:
             yield name[: -len(ending)] + singular
 
 
-def _sense(concept: Concept) -> int:
+def sense(concept: Concept) -> int:
+    """How usual it is that images show this concept among those of one name, lowest first."""
     return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
 
 

@@ -202,6 +202,14 @@ def projection(
     help="The peak learning rate of the backbone's last layer; the blocks before it have two "
     "thirds of it. Lower it when validation falls from the first epoch on.",
 )
+@click.option(
+    "--generation-loss-weight",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="The weight of the loss of an LSTM that writes captions from the features, which trains "
+    "the backbone jointly for captions (Zhu 2016). With 0 there is none.",
+)
 def backbone(
     initial: str,
     text_name: str | None,
@@ -213,6 +221,7 @@ def backbone(
     hidden: int | None,
     pooling: Pooling,
     caption_loss_weight: float,
+    generation_loss_weight: float,
     as_json: bool,
     **shared: Any,
 ) -> int:
@@ -227,6 +236,7 @@ def backbone(
         config=text_config(inputs, pooling, hidden),
         caption_loss_weight=caption_loss_weight,
         backbone_lr=backbone_lr,
+        generation_loss_weight=generation_loss_weight,
         patience=epochs,
     )
     run = replace(

@@ -26,6 +26,7 @@ from capsearch.encoders.training.nn.dual_encoder import (
     TrainingSet,
     batch_of,
 )
+from capsearch.encoders.training.nn.generation import GenerationHead
 from capsearch.encoders.training.nn.losses import LOSSES
 from capsearch.encoders.training.nn.w2vv import TextNetwork, TokenBatch
 from capsearch.engine.errors import TrainingProblem
@@ -65,7 +66,26 @@ class Trainer(TrainingLoop):
             logits = self.model.labels(features)
             label_loss = _label_loss(logits, self.train.labels, image_rows)
             loss = loss + self.options.label_loss_weight * label_loss
+        if self.model.generation is not None:
+            written = self._generation_loss(self.model.generation, features, image_rows, rng)
+            loss = loss + self.options.generation_loss_weight * written
         return loss
+
+    def _generation_loss(
+        self,
+        head: GenerationHead,
+        features: Tensor,
+        image_rows: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> Tensor:
+        """The mean over the languages of the loss of writing one caption an image."""
+        losses = []
+        for language, captions in self.train.captions.items():
+            rows, drawn = next(self._draws(language, image_rows, rng))
+            if len(rows):
+                sentences = [captions.token_ids[row] for row in drawn.tolist()]
+                losses.append(head(features[rows], sentences, language))
+        return torch.stack(losses).mean() if losses else features.new_zeros(())
 
     def _inputs(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
         """The batch's images, each in a random view."""

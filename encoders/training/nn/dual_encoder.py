@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from capsearch.encoders.training.fit.corpus import LanguageCaptions, Vocabulary
 from capsearch.encoders.training.fit.names import ShownConcepts
+from capsearch.encoders.training.nn.generation import GenerationHead
 from capsearch.encoders.training.nn.losses import LOSSES
 from capsearch.encoders.training.nn.w2vv import (
     ImageProjection,
@@ -45,6 +46,7 @@ class TrainingOptions:
     patience: int = 4  # epochs without a better validation MRR before training stops
     backbone_lr: float = 3e-4  # of the backbone's head; its blocks have two thirds of it
     label_loss_weight: float = 0.1  # of the label loss, where there are labels
+    generation_loss_weight: float = 0.0  # of captions written from features (Zhu 2016)
     seed: int = 7
 
     def __post_init__(self) -> None:
@@ -98,6 +100,9 @@ class DualEncoder(nn.Module):
             raise TrainingProblem(f"the feature space has {features} dimensions")
         self.image = ImageProjection(features, options.dimension, options.space == "feature")
         self.labels = nn.Linear(features, labels) if labels else None
+        words = {language: vocabulary.words for language, vocabulary in vocabularies.items()}
+        joint = options.generation_loss_weight > 0
+        self.generation = GenerationHead(words, features) if joint else None
         self.scale = nn.Parameter(torch.tensor(math.log(20.0)))
         self.caption_scale = nn.Parameter(torch.tensor(math.log(20.0)))
 

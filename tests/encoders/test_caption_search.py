@@ -1,0 +1,106 @@
+"""Beam search: against all captions of a tiny vocabulary."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from capsearch.encoders.captioners.search import Beam, search
+from capsearch.encoders.captioners.vocabulary import END
+
+WORDS, MAX_WORDS = 3, 3  # words of each language besides END, and of a caption
+
+
+class TableDecoder:
+    """P(word | word before) from a random table for each image; the state is the last word."""
+
+    def __init__(self, images=4, seed=0):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(size=(images, 10, WORDS + 1)) * 2
+        self.table = (logits - np.log(np.exp(logits).sum(2, keepdims=True))).astype(np.float32)
+        self.steps = 0
+
+    def initial(self, starts):
+        return (np.zeros((*starts.shape, 1), np.float32),)
+
+    def step(self, tokens, state, at):
+        self.steps += 1
+        assert (state[0][:, :, 0] == at).all()
+        return tokens[:, :, None].astype(np.float32), (state[0] + 1,)
+
+    def log_probabilities(self, hidden, language):
+        before = hidden[:, :, 0].astype(int)
+        return self.table[np.arange(len(before))[:, None], before]
+
+
+STARTS = {"en": 1, "zh": 2}
+OUTPUTS = {"en": np.array([END, 3, 4, 5]), "zh": np.array([END, 6, 7, 8])}
+
+
+def all_captions(decoder, image, language, penalty):
+    """(score, positions) of every caption of at most MAX_WORDS words, best first."""
+    found = []
+    for length in range(MAX_WORDS + 1):
+        for words in product(range(1, WORDS + 1), repeat=length):
+            before, total = STARTS[language], 0.0
+            for position in (*words, END):
+                total += float(decoder.table[image, before, position])
+                before = OUTPUTS[language][position]
+            found.append((total / (length + 1) ** penalty, words))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_wide_beam_finds_the_best_of_all_captions(penalty, seed):
+    decoder = TableDecoder(seed=seed)
+    everything = sum(WORDS**length for length in range(MAX_WORDS + 1)) + WORDS**MAX_WORDS
+    beam = Beam(everything, MAX_WORDS, penalty)
+    found = search(decoder, 4, STARTS, OUTPUTS, beam)
+    for language, best in found.items():
+        for image in range(4):
+            score, words = all_captions(decoder, image, language, penalty)[0]
+            assert tuple(best.positions[image][: len(words)]) == words
+            assert best.positions[image][len(words)] == END
+            assert best.length[image] == len(words) + 1
+            assert best.log_probability[image] == pytest.approx(
+                score * (len(words) + 1) ** penalty, abs=1e-5
+            )
+
+
+def test_a_beam_of_one_takes_the_likeliest_word_at_every_step():
+    decoder = TableDecoder()
+    found = search(decoder, 4, {"zh": 2}, {"zh": OUTPUTS["zh"]}, Beam(1, 6, 0.0))["zh"]
+    for image in range(4):
+        before = 2
+        for position in found.positions[image]:
+            assert position == decoder.table[image, before].argmax()
+            before = OUTPUTS["zh"][position]
+            if position == END:
+                break
+
+
+def test_a_wider_beam_never_finds_a_less_probable_caption():
+    decoder = TableDecoder(images=16, seed=5)
+    narrow, wide = (
+        search(decoder, 16, STARTS, OUTPUTS, Beam(size, MAX_WORDS, 0.0))["en"] for size in (1, 40)
+    )
+    ended = (narrow.positions == END).any(1)  # greedy search may be cut before the end
+    assert ended.any()
+    assert (wide.log_probability[ended] >= narrow.log_probability[ended] - 1e-5).all()
+
+
+def test_languages_are_searched_independently():
+    decoder, beam = TableDecoder(), Beam(3, MAX_WORDS)
+    both = search(decoder, 4, STARTS, OUTPUTS, beam)
+    for language in STARTS:
+        alone = search(decoder, 4, {language: STARTS[language]}, OUTPUTS, beam)[language]
+        assert alone.positions.tolist() == both[language].positions.tolist()
+
+
+def test_the_search_stops_once_every_caption_has_ended():
+    decoder = TableDecoder()
+    decoder.table[:] = -50.0
+    decoder.table[:, :, END] = 0.0
+    search(decoder, 4, STARTS, OUTPUTS, Beam(3, 20))
+    assert decoder.steps == 1
