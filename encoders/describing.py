@@ -16,6 +16,9 @@ from capsearch.engine.vectors import similarity_query
 
 _BATCH = 16
 _TEXTS_A_BATCH = 256
+# MRR of trio on 600 val images in en, zh, ja: .624, .686, .589 with 0; .642, .698, .592 with 1/4;
+# .625, .655, .562 with 1.
+_BACKGROUND_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,11 @@ def best_sentences(
 ) -> tuple[Sentence, ...]:
     """The sentences of a pool that suit an image best: search the other way.
 
-    The score is the cosine less what the sentence scores on unrelated images, where the model is
-    calibrated: a sentence that is near every image says nothing about this one. Equal scores keep
-    the order of the pool. `language` says that all are in one; otherwise each is detected, and
-    sentences that the model does not read are left out. UnknownLanguage for one it does not read.
+    The score is the cosine less a part of what the sentence scores on unrelated images, where the
+    model is calibrated: a sentence that is near every image says little about this one. Equal
+    scores keep the order of the pool. `language` says that all are in one; otherwise each is
+    detected, and sentences that the model does not read are left out. UnknownLanguage for one it
+    does not read.
     """
     if language is not None and language not in model.text.languages:
         known = ", ".join(model.text.languages)
@@ -132,4 +136,4 @@ def _background(model: Model, encoded: EncodedText, row: int, text: str, languag
     if model.text.evidence_model(text, language) is None:
         return 0.0
     one = EncodedText(encoded.visual[row : row + 1], encoded.caption[row : row + 1], (True,))
-    return model.text.background(one)["image"]
+    return _BACKGROUND_WEIGHT * model.text.background(one)["image"]

@@ -88,6 +88,8 @@ def likeliest(name: str) -> Concept | None:
 
 def label_of(concept_id: str, label: str, language: str) -> str:
     """The name of a tag in a language: of its concept, or its label if it has none."""
+    if not concept_id:
+        return label
     known = all_concepts().get(concept_id)  # another version of the table may have written it
     return known.name(language) if known else label
 

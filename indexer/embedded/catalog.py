@@ -95,7 +95,7 @@ class SqliteCatalog:
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
-        conditions, values = where(filters, self.is_enriched())
+        conditions, values = where(filters, self.is_enriched(), one_by_one=True)
         for condition, operands in self._few(filters):
             conditions += f" AND {condition}"
             values += operands
