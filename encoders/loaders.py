@@ -12,7 +12,8 @@ from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
 from capsearch.encoders.image import Backbone, ProjectedImageEncoder
 from capsearch.encoders.models import Model
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
+from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder
+from capsearch.encoders.text_encoder import caption_vectors
 from capsearch.engine.errors import UnknownModel
 
 

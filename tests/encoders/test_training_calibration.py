@@ -7,18 +7,19 @@ torch = pytest.importorskip("torch")
 
 from small_problems import FEATURES, axes, captions, random_model, vocabulary  # noqa: E402
 
+from capsearch.encoders.calibration import query_bank as banks  # noqa: E402
+from capsearch.encoders.calibration import vectors as calibration  # noqa: E402
+from capsearch.encoders.calibration.vectors import DEFAULT_CLM_WEIGHT, cm_mrr  # noqa: E402
 from capsearch.encoders.hubness import (  # noqa: E402
     NO_PENALTY,
     HubnessPenalty,
     QueryBank,
     bank_similarity,
 )
-from capsearch.encoders.text import caption_vectors  # noqa: E402
-from capsearch.encoders.training.fit import calibration  # noqa: E402
-from capsearch.encoders.training.fit import query_bank as banks  # noqa: E402
-from capsearch.encoders.training.fit.calibration import DEFAULT_CLM_WEIGHT, calibrate  # noqa: E402
+from capsearch.encoders.text_encoder import caption_vectors  # noqa: E402
+from capsearch.encoders.training.fit import query_bank as training_banks  # noqa: E402
+from capsearch.encoders.training.fit.calibration import calibrate  # noqa: E402
 from capsearch.encoders.training.fit.query_bank import build_query_bank  # noqa: E402
-from capsearch.encoders.training.fit.validation import cm_mrr  # noqa: E402
 from capsearch.encoders.training.nn.dual_encoder import TrainingSet, encode, project  # noqa: E402
 
 BANK = QueryBank(
@@ -58,8 +59,8 @@ class TestCalibration:
         assert calibration._floor([]) == 0.0
 
     def test_the_first_caption_of_an_image_is_its_document(self):
-        rows = captions([3, 1, 3], [[0]] * 3)
-        side = calibration._EncodedCaptions(rows, np.zeros((3, 8)), np.zeros((3, 512)), np.zeros(3))
+        rows = np.array([3, 1, 3])
+        side = calibration.CaptionVectors.of(rows, np.zeros((3, 8)), np.zeros((3, 512)))
         assert side.first_rows() == {3: 0, 1: 1}
 
     def test_one_language_alone_gets_the_default_weight(self, model):
@@ -189,7 +190,7 @@ class TestQueryBank:
         np.testing.assert_allclose(mean, every.mean(axis=0), atol=1e-4)
 
     def test_no_language_dominates_the_bank(self, model, monkeypatch):
-        monkeypatch.setattr(banks, "CAPTIONS_PER_LANGUAGE", 4)
+        monkeypatch.setattr(training_banks, "CAPTIONS_PER_LANGUAGE", 4)
         by_language = {
             "en": axes(60).captions["en"],
             "zh": axes(6).captions["en"],
