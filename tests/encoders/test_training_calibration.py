@@ -1,11 +1,21 @@
 """Calibration on validation: hubness penalties, weights and floors; and the query bank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_problems import FEATURES, axes, captions, random_model, vocabulary  # noqa: E402
+from small_problems import (  # noqa: E402
+    FEATURES,
+    SMALL,
+    axes,
+    captions,
+    options,
+    random_model,
+    vocabulary,
+)
 
 from capsearch.encoders.calibration import query_bank as banks  # noqa: E402
 from capsearch.encoders.calibration import vectors as calibration  # noqa: E402
@@ -39,7 +49,8 @@ class TestCalibration:
 
     @pytest.fixture
     def model(self):
-        return random_model({language: vocabulary(language) for language in ("en", "zh")})
+        tokens_only = options(config=replace(SMALL, inputs=("bow", "word2vec", "gru")))
+        return random_model({name: vocabulary(name) for name in ("en", "zh")}, tokens_only)
 
     def test_sentence_vectors_that_find_every_image_get_weight(self, model):
         # All captions have the same token; only their sentence vectors distinguish the images.
