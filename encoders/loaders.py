@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.encoders import model_folder, models
+from capsearch.encoders.clip import towers
+from capsearch.encoders.clip.tokens import Tokens
+from capsearch.encoders.clip.towers import OnnxTextTower
 from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
 from capsearch.encoders.image import Backbone, ProjectedImageEncoder
@@ -32,6 +35,30 @@ def load_backbone(folder: Path) -> Backbone:
         dimension=int(card["dimension"]),
         path=folder / "backbone.onnx",
         resample=str(card.get("resample", "bilinear")),
+        resize=str(card.get("resize", "squash")),
+    )
+
+
+def load_clip(folder: Path) -> Model:
+    """Kind `clip`."""
+    card = model_folder.read_card(folder)
+    tokens = Tokens(folder, card["clean"], tuple(card["zeroed"]), bool(card["trim"]))
+    text = OnnxTextTower(folder / "text.onnx", int(card["dimension"]), tokens)
+    name, calibration = str(card["name"]), models.calibration_folder(folder, card)
+    return towers.build(name, card, load_image_tower(folder), text, calibration)
+
+
+def load_image_tower(folder: Path) -> Backbone:
+    """The image tower of kind `clip`."""
+    card = model_folder.read_card(folder)
+    return Backbone(
+        name=str(card["name"]),
+        digest=str(card["backbone_digest"]),
+        input_size=int(card["input_size"]),
+        dimension=int(card["dimension"]),
+        path=folder / "image.onnx",
+        resample=str(card["resample"]),
+        resize=str(card["resize"]),
     )
 
 

@@ -7,16 +7,18 @@ may build on models of other kinds:
     backbone   an image network: pixels to features
     text       text encoders and an image projection, trained on one backbone's features, or only
                a projection into the space of another text model
+    clip       an image tower and a text tower of a CLIP-like model, exported from open_clip
 
 `load` opens a model that can search, together with the models it builds on. Built-in models are
 part of the package, those of `capsearch train` are in the user's models folder. What has a path
 separator (./x, ~/x, /x, x/) is the path of a model's folder instead; a plain name is never looked
-up in the working directory.
+up in the working directory. SCHEMES are models of other libraries: `open_clip:...`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -29,7 +31,7 @@ from capsearch.engine.protocols import ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
     from capsearch.encoders.evidence import DocumentBank
-    from capsearch.encoders.image import Backbone
+    from capsearch.encoders.image import ImageNetwork
     from capsearch.encoders.sentence import SentenceEncoder
 
 DEFAULT_MODEL = "trio"
@@ -41,22 +43,49 @@ class Kind:
     """How models of one kind are opened.
 
     `loader` is "module:function", imported when the first model of the kind is opened. The
-    function takes the model's folder. For kinds that can search it returns a Model.
+    function takes the model's folder. For kinds that can search it returns a Model. `backbone`
+    is the function that returns only its image network, for kinds that have one to train on.
     """
 
     loader: str
     searches: bool = False
+    backbone: str | None = None
 
-    def open(self, folder: Path) -> Any:
+    def open(self, folder: Path | str) -> Any:
         """The model in the folder, as the kind's loader returns it."""
-        module, function = self.loader.split(":")
-        return getattr(import_module(module), function)(folder)
+        return _call(self.loader, folder)
+
+    def open_backbone(self, folder: Path | str) -> ImageNetwork:
+        """The image network of the model in the folder."""
+        assert self.backbone is not None
+        network: ImageNetwork = _call(self.backbone, folder)
+        return network
 
 
+def _call(function: str, argument: Path | str) -> Any:
+    module, name = function.split(":")
+    return getattr(import_module(module), name)(argument)
+
+
+_BACKBONE = "capsearch.encoders.loaders:load_backbone"
 KINDS: Mapping[str, Kind] = {
     "sentence": Kind("capsearch.encoders.loaders:load_sentence"),
-    "backbone": Kind("capsearch.encoders.loaders:load_backbone"),
+    "backbone": Kind(_BACKBONE, backbone=_BACKBONE),
     "text": Kind("capsearch.encoders.loaders:load_text", searches=True),
+    "clip": Kind(
+        "capsearch.encoders.loaders:load_clip",
+        searches=True,
+        backbone="capsearch.encoders.loaders:load_image_tower",
+    ),
+}
+
+# Their loaders take what follows the colon.
+SCHEMES: Mapping[str, Kind] = {
+    "open_clip": Kind(
+        "capsearch.encoders.clip.torch_model:load",
+        searches=True,
+        backbone="capsearch.encoders.clip.torch_model:load_image_tower",
+    ),
 }
 
 
@@ -101,8 +130,14 @@ def user_models_dir() -> Path:
 
 def calibration_folder(folder: Path, card: Mapping[str, Any]) -> Path:
     """Where a model's evidence calibration lies: one made by this user first, or the model's."""
-    own = user_models_dir() / "calibrations" / f"{card['name']}@{stored_digest(folder, card)}"
+    own = own_calibration(str(card["name"]), stored_digest(folder, card))
     return own if own.is_dir() else folder
+
+
+def own_calibration(name: str, digest: str) -> Path:
+    """Where this user's calibration of a model is."""
+    file_name = re.sub(r"[^\w.+-]+", "-", name)  # of open_clip:ORG/NAME too
+    return user_models_dir() / "calibrations" / f"{file_name}@{digest}"
 
 
 def _searching() -> tuple[str, ...]:
@@ -131,15 +166,28 @@ def load(name: str | None = None) -> Model:
     Cheap: arrays and the ONNX session open on first use. UnknownModel lists the models there are.
     """
     name = name or DEFAULT_MODEL
+    scheme, rest = _scheme(name)
+    if scheme is not None:
+        other: Model = scheme.open(rest)
+        return other
     folder = find(name, *_searching())
     model: Model = _open(folder)
     return model if model.name == name else replace(model, path=folder)
 
 
-def load_backbone(name: str) -> Backbone:
-    """Open a backbone by name or path."""
-    backbone: Backbone = _open(find(name, "backbone"))
-    return backbone
+def load_backbone(name: str) -> ImageNetwork:
+    """Open a backbone by name or path, or the image tower of a CLIP-like model."""
+    scheme, rest = _scheme(name)
+    if scheme is not None:
+        return scheme.open_backbone(rest)
+    folder = find(name, *(kind for kind, one in KINDS.items() if one.backbone))
+    return KINDS[model_folder.read_card(folder)["kind"]].open_backbone(folder)
+
+
+def _scheme(name: str) -> tuple[Kind | None, str]:
+    """The scheme of `open_clip:REST` and the rest; None for other names."""
+    scheme, colon, rest = name.partition(":")
+    return (SCHEMES.get(scheme), rest) if colon else (None, name)
 
 
 def load_sentence(name: str) -> SentenceEncoder:
@@ -163,11 +211,16 @@ def find(name: str, *kinds: str) -> Path:
 
 def is_path(name: str) -> bool:
     """True for the path of a model's folder: it has a separator, which no name has."""
-    return any(separator in name for separator in (os.sep, os.altsep, "/") if separator)
+    scheme, _ = _scheme(name)
+    separators = (os.sep, os.altsep, "/")
+    return scheme is None and any(one in name for one in separators if one)
 
 
 def reference(name: str) -> str:
     """A name unchanged, a path made absolute: what a card stores about a model it builds on."""
+    scheme, colon, rest = name.partition(":")
+    if scheme in SCHEMES and rest.startswith((".", "~")):
+        return scheme + colon + str(Path(rest).expanduser().absolute())
     return str(Path(name).expanduser().absolute()) if is_path(name) else name
 
 

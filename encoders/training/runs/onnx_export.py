@@ -55,7 +55,7 @@ def export_backbone(
     folder.mkdir(parents=True, exist_ok=True)
     served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
     to_onnx(served, size, folder / "backbone.onnx", ["features"])
-    _halve(folder / "backbone.onnx")
+    _halve_file(folder / "backbone.onnx")
     common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
     model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
 
@@ -64,14 +64,15 @@ def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> N
     """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N."""
     # Two images, not one: torch.export specialises a dimension of size 1 to that size.
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
-    with _without_exporter_warnings():
+    shapes = {0: torch.export.Dim("images")}
+    with without_exporter_warnings():
         torch.onnx.export(
             module,
             (example,),
             to,
             input_names=["pixels"],
             output_names=list(outputs),
-            dynamic_shapes=({0: torch.export.Dim("images")},),
+            dynamic_shapes=(shapes,),
             opset_version=OPSET,
             dynamo=True,
             external_data=False,
@@ -80,7 +81,7 @@ def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> N
 
 
 @contextmanager
-def _without_exporter_warnings() -> Iterator[None]:
+def without_exporter_warnings() -> Iterator[None]:
     """Hides what the exporter reports about itself: no torchvision, its own deprecations."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
@@ -93,12 +94,19 @@ def _without_exporter_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _halve(path: Path) -> None:
-    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+def _halve_file(path: Path) -> None:
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
 
     model = onnx.load(path)
+    halve(model)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def halve(model: Any) -> None:
+    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+    from onnx import TensorProto, helper, numpy_helper
+
     casts = []
     for weight in model.graph.initializer:
         if weight.data_type != TensorProto.FLOAT or np.prod(weight.dims) < MIN_HALVED:
@@ -111,5 +119,3 @@ def _halve(path: Path) -> None:
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)

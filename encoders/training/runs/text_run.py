@@ -11,7 +11,7 @@ from capsearch.encoders import model_folder, models
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import FeatureCache, load_features
 from capsearch.encoders.hubness import QueryBank
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import captions_of
 from capsearch.encoders.training.fit.query_bank import build_query_bank
@@ -99,7 +99,7 @@ class _SplitFeatures:
 
 
 def _features(
-    run: TrainingRun, backbone: Backbone, listener: Listener
+    run: TrainingRun, backbone: ImageNetwork, listener: Listener
 ) -> tuple[_SplitFeatures, _SplitFeatures]:
     """Training images with their flipped view if `run.flip`, validation images without."""
     cache = FeatureCache(run.cache)
