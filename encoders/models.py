@@ -140,6 +140,11 @@ def own_calibration(name: str, digest: str) -> Path:
     return user_models_dir() / "calibrations" / f"{file_name}@{digest}"
 
 
+def is_calibrated(model: Model) -> bool:
+    """Whether its scores are probabilities for queries of some language."""
+    return any(model.text.evidence_model("", one) is not None for one in model.text.languages)
+
+
 def _searching() -> tuple[str, ...]:
     return tuple(name for name, kind in KINDS.items() if kind.searches)
 

@@ -31,6 +31,7 @@ MAY_IMPORT = {
 EXCEPTIONS = {
     ("ui/commands/bench.py", "benchmarks"),
     ("ui/commands/bench_evidence.py", "benchmarks"),
+    ("ui/commands/models_benchmark.py", "benchmarks"),
 }
 ENGINE_NEEDS_ONLY = {"numpy"}
 SQL = re.compile(

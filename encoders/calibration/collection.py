@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from capsearch.encoders.datasets.features import FeatureCache, Report, load_feat
 from capsearch.encoders.models import Model
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import EncodedText, Vectors
+from capsearch.engine.vectors import strip_bias
 
 Rows = NDArray[np.int64]
 _TEXTS_A_BATCH = 256
@@ -74,6 +75,16 @@ def encode_images(
         {one: encode_captions(model.text, kept, one) for one in languages},
         tuple(image.objects for image in kept.images),
     )
+
+
+def as_indexed(model: Model, data: EncodedImages) -> EncodedImages:
+    """The same vectors as the model indexes and searches now: with other penalties and weights."""
+    captions = {}
+    for language, one in data.captions.items():
+        encoded = encode_texts(model.text, one.texts, language)
+        documents = model.text.as_documents(encoded.caption)
+        captions[language] = replace(one, caption=encoded.caption, documents=documents)
+    return replace(data, images=model.image.project(strip_bias(data.images)), captions=captions)
 
 
 def encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:

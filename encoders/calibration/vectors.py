@@ -52,6 +52,12 @@ class CaptionVectors:
         """Captions without penalties."""
         return cls(image_rows, visual, sentence, np.zeros(len(image_rows), np.float32))
 
+    def some(self, count: int, seed: int = 0) -> CaptionVectors:
+        """At most `count` of them, drawn at random."""
+        rows = np.random.default_rng(seed).permutation(len(self.image_rows))[:count]
+        kept = (self.image_rows[rows], self.visual[rows], self.sentence[rows])
+        return CaptionVectors(*kept, self.penalties[rows])
+
     def first_rows(self) -> Mapping[int, int]:
         """Image row -> row of its first caption, the one caption the paper's protocol uses."""
         rows: dict[int, int] = {}

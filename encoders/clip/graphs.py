@@ -62,14 +62,16 @@ def image_graph(source: OpenClip, to: Path) -> None:
     _write(ImageGraph(source), example, shapes, ("pixels", "features"), to)
 
 
-def text_graph(source: OpenClip, examples: Sequence[str], to: Path, trim: bool) -> None:
+def text_graph(
+    source: OpenClip, graph: TextGraph, examples: Sequence[str], to: Path, trim: bool
+) -> None:
     """Writes `tokens` (N, T) -> `vectors` (N, D), for any N; with `trim` for shorter T too."""
     tokens = source.tokenizer(list(examples)).to("cpu")
     shapes: dict[int, Any] = {0: torch.export.Dim("texts")}
     if trim:
         shapes[1] = torch.export.Dim("tokens", min=2, max=tokens.shape[1])
         tokens = tokens[:, :-1]  # an example at the limit would fix the dimension
-    _write(TextGraph(source), tokens, shapes, ("tokens", "vectors"), to)
+    _write(graph, tokens, shapes, ("tokens", "vectors"), to)
 
 
 def may_be_trimmed(source: OpenClip, graph: TextGraph, padding: int) -> bool:
@@ -156,5 +158,5 @@ def _save(model: Any, to: Path) -> None:
     import onnx
 
     large = model.ByteSize() > MAX_PROTOBUF
-    beside = {"save_as_external_data": True, "location": f"{to.name}.data"} if large else {}
-    onnx.save(model, to, **beside)
+    beside = f"{to.name}.data" if large else None
+    onnx.save(model, to, save_as_external_data=large, location=beside)

@@ -50,8 +50,8 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "--model",
     metavar="NAME",
     help="The model that encodes images and captions; `capsearch models` lists them. With a slash, "
-    "as in ./mine, it is the path of a model's folder. An existing index accepts another model "
-    "only with --rebuild.",
+    "as in ./mine, it is the path of a model's folder; open_clip:MODEL[/PRETRAINED] is a model of "
+    "open_clip. An existing index accepts another model only with --rebuild.",
 )
 @click.option(
     "--exclude",
@@ -186,6 +186,11 @@ def command(
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
         _require_roots(collection, paths)
+        if model and not models.is_calibrated(collection.model):
+            remark(
+                f"{model} is not calibrated: scores are plain scores, without a cut-off; "
+                f"`capsearch calibrate --model {model} --data DIR` fits it to captioned images"
+            )
         summary = _run(collection, paths, options)
     if as_json:
         print_json({"index": where, **asdict(summary)})

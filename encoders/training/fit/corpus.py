@@ -23,6 +23,7 @@ from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
 
 MIN_COUNT = 5  # COCO-CN: words that occur at least five times
+NO_IMAGE = -1
 # Never trained on: these are translations of test captions.
 LEFT_OUT_SOURCES = frozenset({"coco-cn-translated"})
 
@@ -48,17 +49,24 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class LanguageCaptions:
-    """All captions of one language: `image_rows[i]` is the row of caption i's image."""
+    """All captions of one language: `image_rows[i]` is the row of caption i's image.
+
+    NO_IMAGE is the row of a sentence without an image, which only a teacher can teach.
+    """
 
     image_rows: NDArray[np.int64]  # (C,)
     token_ids: Sequence[torch.Tensor] = field(repr=False)  # C tensors
     sentence: Vectors = field(repr=False)  # (C, S) float16
+    teacher: Vectors | None = field(default=None, repr=False)  # (C, D) float16, its text vectors
 
     def some(self, count: int, random: np.random.Generator) -> LanguageCaptions:
         """At most `count` of them, drawn at random."""
         rows = random.permutation(len(self.image_rows))[:count]
         return LanguageCaptions(
-            self.image_rows[rows], [self.token_ids[row] for row in rows], self.sentence[rows]
+            self.image_rows[rows],
+            [self.token_ids[row] for row in rows],
+            self.sentence[rows],
+            None if self.teacher is None else self.teacher[rows],
         )
 
     def by_image(self, count: int) -> list[NDArray[np.int64]]:
@@ -157,11 +165,18 @@ def build_corpus(
     word_width: int,
     min_count: int,
     seed: int,
+    without_image: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
-    """Vocabularies from the training captions, and the encoded captions of both splits."""
+    """Vocabularies from the training captions, and the encoded captions of both splits.
+
+    `without_image` are more training sentences by language.
+    """
     vocabularies, vectors, encoded = {}, {}, {}
     for language in languages:
         texts, image_rows = texts_of(train, language)
+        more = (without_image or {}).get(language, ())
+        texts = [*texts, *more]
+        image_rows = np.append(image_rows, np.full(len(more), NO_IMAGE))
         if not texts:
             raise TrainingProblem(
                 f"no {language} captions in split '{', '.join(train.splits)}'; list the "

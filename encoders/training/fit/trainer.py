@@ -25,6 +25,7 @@ from capsearch.encoders.training.fit.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from capsearch.encoders.training.fit.distillation import Distillation
 from capsearch.encoders.training.fit.validation import Epoch, evaluate
 from capsearch.encoders.training.nn.dual_encoder import (
     DualEncoder,
@@ -34,7 +35,7 @@ from capsearch.encoders.training.nn.dual_encoder import (
     batch_of,
 )
 from capsearch.encoders.training.nn.losses import LOSSES
-from capsearch.encoders.training.nn.w2vv import TextNetwork, TokenBatch
+from capsearch.encoders.training.nn.w2vv import TextNetwork
 from capsearch.engine.errors import TrainingProblem
 
 LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
@@ -61,6 +62,7 @@ class Trainer:
             language: captions.by_image(len(self.train))
             for language, captions in self.train.captions.items()
         }
+        self._distillation = Distillation(self.train.captions, self._batch_size)
         self.averaged = _averaged(self.model, self.options.ema_epochs * self._steps_per_epoch)
         self._optimizer = torch.optim.AdamW(
             list(_parameter_groups(self.model, self.options)),
@@ -155,16 +157,22 @@ class Trainer:
         self, images: Tensor, image_rows: NDArray[np.int64], rng: np.random.Generator
     ) -> Tensor:
         """Captions against images, and against each other where an image has several."""
-        drawn = [
-            (rows, self._texts(batch_of(self.train.captions[language], captions), language))
-            for language in self.train.captions
-            for rows, captions in self._draws(language, image_rows, rng)
-            if len(rows) > 1
-        ]
+        drawn: list[_Side] = []
+        distances: list[Tensor] = []
+        for language in self.train.captions:
+            for rows, captions in self._draws(language, image_rows, rng):
+                if len(rows) > 1:
+                    drawn.append((rows, self._texts(language, captions)))
+                    distances += self._distillation.distances(language, captions, drawn[-1][1])
         if not drawn:
             raise TrainingProblem("a batch without captions: the training split has too few")
         everything = np.arange(len(images))
         loss = self._mean_loss([(one, (everything, images)) for one in drawn], self.model.scale)
+        for language, rows in self._distillation.without_image(rng):
+            texts = self._texts(language, rows)
+            distances += self._distillation.distances(language, rows, texts)
+        if distances:
+            loss = loss + self.options.distillation_weight * torch.cat(distances).mean()
         if not self.options.caption_loss_weight:
             return loss
         pairs = [pair for pair in combinations(drawn, 2) if len(_common(*pair)) > 1]
@@ -183,8 +191,9 @@ class Trainer:
         total = sum((part * count for part, count in zip(parts, counts, strict=True)), 0.0)
         return cast(Tensor, total) / sum(counts)
 
-    def _texts(self, sentences: TokenBatch, language: str) -> Tensor:
+    def _texts(self, language: str, captions: NDArray[np.int64]) -> Tensor:
         """Unit rows; not normalised in the feature space, where eq. 2 and MSE measure distances."""
+        sentences = batch_of(self.train.captions[language], captions)
         if self.options.space == "feature":
             assert isinstance(self.model.text, TextNetwork)
             return self.model.text.raw(sentences, language)

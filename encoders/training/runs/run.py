@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class TrainingRun:
     options: TrainingOptions = field(default_factory=TrainingOptions)
     frozen_epochs: int = 3  # on the pretrained features, before the backbone is fine-tuned
     text_name: str = ""  # of the text model that is trained together with a backbone
+    teacher: str | None = None  # a CLIP-like model, whose space the text encoders learn
+    sentences: tuple[Path, ...] = ()  # files of sentences without images, for the teacher
     hidden: int | None = None  # units that the initial text encoders are pruned to; None: all
 
     @property
@@ -72,7 +74,11 @@ def read_split(run: TrainingRun, split: str) -> CaptionDataset:
 
 
 def corpus_of(
-    run: TrainingRun, train: CaptionDataset, validation: CaptionDataset, listener: Listener
+    run: TrainingRun,
+    train: CaptionDataset,
+    validation: CaptionDataset,
+    listener: Listener,
+    without_image: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """The captions of both splits, with new vocabularies and word vectors."""
     return build_corpus(
@@ -84,6 +90,7 @@ def corpus_of(
         run.options.config.word_width,
         run.min_count,
         run.options.seed,
+        without_image,
     )
 
 

@@ -14,6 +14,7 @@ from capsearch.encoders.hubness import QueryBank
 from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import captions_of
+from capsearch.encoders.training.fit.distillation import read_sentences
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.encoders.training.nn.frozen_text import freeze_text
@@ -30,6 +31,7 @@ from capsearch.encoders.training.runs.run import (
     requirements_of,
     sentence_encoder,
 )
+from capsearch.encoders.training.runs.teacher import find_teacher, teach
 from capsearch.encoders.training.runs.variants import apply_variant
 from capsearch.engine.records import Vectors
 
@@ -37,11 +39,18 @@ from capsearch.engine.records import Vectors
 def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     """Text encoders and image projection on a backbone's features; the new model's folder."""
     listener = listener or Listener()
+    teacher = find_teacher(run)
+    run = replace(run, backbone=run.teacher or run.backbone)
     backbone = models.load_backbone(run.backbone)
     options = apply_variant(run.variant, run.options, backbone.dimension)
+    if teacher:
+        options = replace(options, space="teacher", dimension=backbone.dimension)
     run = replace(run, options=options)
+    more = read_sentences(run.sentences, teacher.reads) if teacher else {}
     train, validation = _features(run, backbone, listener)
-    corpus = corpus_of(run, train.data, validation.data, listener)
+    corpus = corpus_of(run, train.data, validation.data, listener, more)
+    if teacher:
+        corpus = teach(run, teacher, corpus, train.data, more, listener)
     model = DualEncoder(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     validation_set = TrainingSet(validation.views, corpus.validation)
     train_set = TrainingSet(train.views, corpus.train)
