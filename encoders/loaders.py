@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.encoders import model_folder, models
+from capsearch.encoders.calibration.stored import calibration_folder
 from capsearch.encoders.clip import towers
 from capsearch.encoders.clip.tokens import Tokens
 from capsearch.encoders.clip.towers import OnnxTextTower
@@ -44,7 +45,7 @@ def load_clip(folder: Path) -> Model:
     card = model_folder.read_card(folder)
     tokens = Tokens(folder, card["clean"], tuple(card["zeroed"]), bool(card["trim"]))
     text = OnnxTextTower(folder / "text.onnx", int(card["dimension"]), tokens)
-    name, calibration = str(card["name"]), models.calibration_folder(folder, card)
+    name, calibration = str(card["name"]), calibration_folder(folder, card)
     return towers.build(name, card, load_image_tower(folder), text, calibration)
 
 
@@ -141,7 +142,7 @@ def _text_encoder(folder: Path, text_folder: Path, card: Mapping[str, Any]) -> S
             text_folder,
             lambda bank: caption_vectors(bank.visual, bank.sentence, weight),
         ),
-        evidence=StoredEvidence(models.calibration_folder(folder, card)),
+        evidence=StoredEvidence(calibration_folder(folder, card)),
     )
 
 

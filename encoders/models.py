@@ -18,7 +18,6 @@ up in the working directory. SCHEMES are models of other libraries: `open_clip:.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -30,7 +29,6 @@ from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.protocols import ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
-    from capsearch.encoders.evidence import DocumentBank
     from capsearch.encoders.image import ImageNetwork
     from capsearch.encoders.sentence import SentenceEncoder
 
@@ -128,36 +126,9 @@ def user_models_dir() -> Path:
     return Path(chosen) if chosen else user_data_path("capsearch") / "models"
 
 
-def calibration_folder(folder: Path, card: Mapping[str, Any]) -> Path:
-    """Where a model's evidence calibration lies: one made by this user first, or the model's."""
-    own = own_calibration(str(card["name"]), stored_digest(folder, card))
-    return own if own.is_dir() else folder
-
-
-def own_calibration(name: str, digest: str) -> Path:
-    """Where this user's calibration of a model is."""
-    file_name = re.sub(r"[^\w.+-]+", "-", name)  # of open_clip:ORG/NAME too
-    return user_models_dir() / "calibrations" / f"{file_name}@{digest}"
-
-
-def is_calibrated(model: Model) -> bool:
-    """Whether its scores are probabilities for queries of some language."""
-    return any(model.text.evidence_model("", one) is not None for one in model.text.languages)
-
-
-def _searching() -> tuple[str, ...]:
+def searching_kinds() -> tuple[str, ...]:
+    """The kinds of models that can search."""
     return tuple(name for name, kind in KINDS.items() if kind.searches)
-
-
-def document_bank(name: str | None = None) -> DocumentBank:
-    """The unrelated documents that a model was calibrated with; UnknownModel if it was not."""
-    from capsearch.encoders.evidence import BANK_FILE, StoredEvidence
-
-    folder = find(name or DEFAULT_MODEL, *_searching())
-    calibrated = calibration_folder(folder, model_folder.read_card(folder))
-    if not (calibrated / BANK_FILE).is_file():
-        raise UnknownModel(f"{name or DEFAULT_MODEL} is not calibrated: run `capsearch calibrate`")
-    return StoredEvidence(calibrated).bank
 
 
 def available() -> tuple[ModelSummary, ...]:
@@ -175,7 +146,7 @@ def load(name: str | None = None) -> Model:
     if scheme is not None:
         other: Model = scheme.open(rest)
         return other
-    folder = find(name, *_searching())
+    folder = find(name, *searching_kinds())
     model: Model = _open(folder)
     return model if model.name == name else replace(model, path=folder)
 

@@ -12,6 +12,7 @@ from capsearch.encoders import concepts, evidence, models
 from capsearch.encoders.calibration.collection import EncodedImages, as_indexed, encode_images
 from capsearch.encoders.calibration.fit import document_bank, fit_evidence
 from capsearch.encoders.calibration.query_bank import CAPTIONS_PER_LANGUAGE, cluster_bank
+from capsearch.encoders.calibration.stored import own_calibration
 from capsearch.encoders.calibration.vectors import CaptionVectors, fit_vectors
 from capsearch.encoders.clip.towers import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.datasets.captioned import Source
@@ -50,9 +51,7 @@ class CalibrationRun:
 def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str, LengthDependent]:
     """Fits what evidence is worth to a model and writes it; DataProblem without captions."""
     model = models.load(run.model)
-    folder = run.output or models.own_calibration(
-        model.name, str(model.card.get("digest", model.digest))
-    )
+    folder = run.output or own_calibration(model.name, str(model.card.get("digest", model.digest)))
     cache = FeatureCache(run.cache or default_cache())
     validation = _encoded(model, run, run.split, None, cache, report)
     if not validation.captions:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders import model_folder
+from capsearch.encoders.calibration.stored import own_calibration
 from capsearch.encoders.clip import convert_tokenizer
 from capsearch.encoders.clip.reference import SCHEME, Reference
 from capsearch.encoders.clip.tokens import FILE, Tokens
@@ -206,7 +207,7 @@ def _pixels(tower: TorchImageTower, folder: Path | None) -> list[Pixels]:
 
 def _copy_calibration(source: OpenClip, folder: Path, int8: bool) -> None:
     """A float export has the vectors of the original, so that calibration of it holds too."""
-    own = models.own_calibration(str(source.reference), source.digest)
+    own = own_calibration(str(source.reference), source.digest)
     if own.is_dir() and not int8:
         for path in own.iterdir():
             shutil.copyfile(path, folder / path.name)

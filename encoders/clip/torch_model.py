@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capsearch.encoders import models
+from capsearch.encoders.calibration.stored import own_calibration
 from capsearch.encoders.clip import towers, weights
 from capsearch.encoders.clip.library import open_clip
 from capsearch.encoders.clip.reference import CONFIG, Reference
@@ -42,7 +42,7 @@ def load(name: str) -> Model:
         source.card(),
         TorchImageTower(source),
         TorchTextTower(source),
-        models.own_calibration(str(source.reference), source.digest),
+        own_calibration(str(source.reference), source.digest),
     )
 
 

@@ -164,6 +164,7 @@ def command(
     Without PATH, the folders indexed before are updated.
     """
     from capsearch.encoders import models
+    from capsearch.encoders.calibration.stored import is_calibrated
     from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions
 
@@ -186,7 +187,7 @@ def command(
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
         _require_roots(collection, paths)
-        if model and not models.is_calibrated(collection.model):
+        if model and not is_calibrated(collection.model):
             remark(
                 f"{model} is not calibrated: scores are plain scores, without a cut-off; "
                 f"`capsearch calibrate --model {model} --data DIR` fits it to captioned images"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from capsearch.engine.errors import MissingExtra, TrainingProblem
+from capsearch.engine.errors import TrainingProblem
 from capsearch.ui.commands.train_options import (
     lr_option,
+    need_torch,
     no_flip_option,
     run_options,
     teacher_options,
@@ -126,7 +127,7 @@ def text(
     **shared: Any,
 ) -> int:
     """Train text encoders and an image projection on a backbone's features."""
-    _need_torch()
+    need_torch()
     from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE
     from capsearch.encoders.training.runs.text_run import train_text
 
@@ -178,7 +179,7 @@ def projection(
     **shared: Any,
 ) -> int:
     """Project another backbone into an existing model's space."""
-    _need_torch()
+    need_torch()
     from capsearch.encoders.models import DEFAULT_MODEL
     from capsearch.encoders.training.runs import text_run
 
@@ -248,7 +249,7 @@ def backbone(
     **shared: Any,
 ) -> int:
     """Fine-tune a backbone's upper blocks against captions, with text encoders."""
-    _need_torch()
+    need_torch()
     from capsearch.encoders.training.runs.backbone_run import train_backbone
 
     options = training_options(
@@ -269,15 +270,6 @@ def backbone(
         options=options,
     )
     return _carry_out(train_backbone, run, as_json)
-
-
-def _need_torch() -> None:
-    try:
-        import gensim  # noqa: F401
-        import onnxscript  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("training", "train") from None
 
 
 def _carry_out(train: Callable[..., Path], run: TrainingRun, as_json: bool) -> int:

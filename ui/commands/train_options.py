@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.errors import MissingExtra, TrainingProblem
 from capsearch.ui.commands.options import json_option
 
 if TYPE_CHECKING:
@@ -269,3 +269,13 @@ def training_run(options: dict[str, Any]) -> TrainingRun:
         limit=options["limit"],
         data_licence=options["licence"],
     )
+
+
+def need_torch() -> None:
+    """MissingExtra unless everything that trains is installed."""
+    try:
+        import gensim  # noqa: F401
+        import onnxscript  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra("training", "train") from None

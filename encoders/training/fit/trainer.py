@@ -26,10 +26,10 @@ from capsearch.encoders.training.fit.checkpoint import (
     write_checkpoint,
 )
 from capsearch.encoders.training.fit.distillation import Distillation
+from capsearch.encoders.training.fit.labels import label_loss
 from capsearch.encoders.training.fit.validation import Epoch, evaluate
 from capsearch.encoders.training.nn.dual_encoder import (
     DualEncoder,
-    Labels,
     TrainingOptions,
     TrainingSet,
     batch_of,
@@ -38,7 +38,6 @@ from capsearch.encoders.training.nn.losses import LOSSES
 from capsearch.encoders.training.nn.w2vv import TextNetwork
 from capsearch.engine.errors import TrainingProblem
 
-LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
 WARM_UP_STEPS = 50
 
 _Side = tuple[NDArray[np.int64], Tensor]  # ascending rows of the batch, and a vector for each
@@ -136,8 +135,8 @@ class Trainer:
         loss = self._caption_loss(self.model.image(features), image_rows, rng)
         if self.model.labels is not None and self.train.labels is not None:
             logits = self.model.labels(features)
-            label_loss = _label_loss(logits, self.train.labels, image_rows)
-            loss = loss + self.options.label_loss_weight * label_loss
+            of_labels = label_loss(logits, self.train.labels, image_rows)
+            loss = loss + self.options.label_loss_weight * of_labels
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
@@ -277,14 +276,6 @@ def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[
 
 def _common(one: _Side, other: _Side) -> NDArray[np.int64]:
     return np.intersect1d(one[0], other[0], assume_unique=True)
-
-
-def _label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) -> Tensor:
-    """Binary cross entropy, summed over an image's known labels, averaged over the batch."""
-    values = torch.from_numpy(labels.values[image_rows].astype(np.float32))
-    known = torch.from_numpy(labels.known[image_rows].astype(np.float32))
-    each = nn.functional.binary_cross_entropy_with_logits(logits, values, reduction="none")
-    return (each * known).sum() / len(image_rows) * LABEL_SCALE
 
 
 def _averaged(model: DualEncoder, steps: float) -> torch.optim.swa_utils.AveragedModel:

@@ -7,7 +7,7 @@ language, its text vectors of the captions are targets too, and sentences withou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from capsearch.encoders import models
 from capsearch.encoders.clip.towers import ClipTextEncoder
