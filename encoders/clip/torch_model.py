@@ -6,6 +6,7 @@ Importing this needs neither torch nor open_clip; opening a model does.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class OpenClip:
                     force_custom_text=True,  # all text towers in one form
                 )
             else:
-                network = _local(library, self.reference.folder)
+                network = new_network(library, self.reference.folder)
                 library.load_checkpoint(network, str(self.checkpoint), weights_only=True)
         return network.eval().requires_grad_(False).to(device())
 
@@ -241,7 +242,7 @@ def inference() -> Iterator[None]:
         yield
 
 
-def _local(library: Any, folder: Path) -> Any:
+def new_network(library: Any, folder: Path) -> Any:
     """The network of a folder, without weights; with the transformers config there, if any."""
     changes: dict[str, Any] = {}
     text = dict(library.get_model_config(f"local-dir:{folder}")["text_cfg"])
@@ -259,11 +260,15 @@ def _local(library: Any, folder: Path) -> Any:
 
 @contextmanager
 def _explained(reference: Reference) -> Iterator[None]:
-    """What open_clip and its libraries raise, as one line."""
+    """What open_clip and its libraries raise, as one line; their warnings are left out."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # "no pretrained weights": they are loaded afterwards
     try:
         yield
     except ImportError as problem:
         raise MissingExtra(f"{reference} ({problem})", "clip") from problem
-    except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as problem:
+    except Exception as problem:  # of torch, transformers, safetensors, the hub
         reason = " ".join(str(problem).split())[:300]
         raise UnknownModel(f"open_clip cannot open {reference}: {reason}") from problem
+    finally:
+        logging.disable(before)
