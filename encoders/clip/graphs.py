@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from capsearch.encoders.clip.torch_model import OpenClip
-from capsearch.encoders.training.runs.onnx_export import OPSET, halve, without_exporter_warnings
+from capsearch.encoders.training.runs.onnx_export import halve, write_graph
 
 SHORT, SAME = "a cat", 0.99999  # a text of few tokens, and the cosine of equal vectors
 MAX_PROTOBUF = 2_000_000_000  # bytes of one file; larger weights lie beside it
@@ -112,20 +112,9 @@ def _write(
 ) -> None:
     import onnx
 
-    with tempfile.TemporaryDirectory() as place, without_exporter_warnings():
+    with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "graph.onnx"
-        torch.onnx.export(
-            module.eval().cpu(),
-            (example,),
-            whole,
-            input_names=[names[0]],
-            output_names=[names[1]],
-            dynamic_shapes=(dict(shapes),),
-            opset_version=OPSET,
-            dynamo=True,
-            external_data=True,
-            verbose=False,
-        )
+        write_graph(module.eval().cpu(), example, shapes, names, whole, external_data=True)
         model = onnx.load(whole)
     halve(model)
     _save(model, to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,23 +65,39 @@ def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> N
     # Two images, not one: torch.export specialises a dimension of size 1 to that size.
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     shapes = {0: torch.export.Dim("images")}
-    with without_exporter_warnings():
+    write_graph(module, example, shapes, ["pixels", *outputs], to, external_data=False)
+
+
+def write_graph(
+    module: nn.Module,
+    example: Tensor,
+    shapes: Mapping[int, Any],
+    names: Sequence[str],
+    to: Path,
+    external_data: bool,
+) -> None:
+    """The graph of a module with one input; `names` are that of the input and of the outputs.
+
+    `shapes` are the dimensions of the input that may change. With `external_data`, weights lie
+    beside the graph, which may then be larger than protobuf's two gigabytes.
+    """
+    with _without_exporter_warnings():
         torch.onnx.export(
             module,
             (example,),
             to,
-            input_names=["pixels"],
-            output_names=list(outputs),
-            dynamic_shapes=(shapes,),
+            input_names=[names[0]],
+            output_names=list(names[1:]),
+            dynamic_shapes=(dict(shapes),),
             opset_version=OPSET,
             dynamo=True,
-            external_data=False,
+            external_data=external_data,
             verbose=False,
         )
 
 
 @contextmanager
-def without_exporter_warnings() -> Iterator[None]:
+def _without_exporter_warnings() -> Iterator[None]:
     """Hides what the exporter reports about itself: no torchvision, its own deprecations."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
