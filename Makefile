@@ -59,5 +59,5 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.venv
 	@touch $@
 
 $(VENV)/.test: pyproject.toml requirements/constraints.txt $(VENV)/.venv
-	$(PIP) install --constraint requirements/constraints.txt --editable ".[ui,train,heif,jxl,elastic,bench]" --group test
+	$(PIP) install --constraint requirements/constraints.txt --editable ".[ui,train,clip,heif,jxl,elastic,bench]" --group test
 	@touch $@

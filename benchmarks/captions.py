@@ -13,7 +13,7 @@ from capsearch.encoders.captioners import BATCH, BuiltInCaptioner
 from capsearch.encoders.captioners.metrics import References, all_scores, references_of
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import Report
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
 from capsearch.engine.errors import DataProblem, UnknownModel
 from capsearch.engine.vectors import unit
@@ -35,14 +35,14 @@ class CaptionRow:
 
 
 def encode(
-    backbone: Backbone, data: CaptionDataset, cache: Path, report: Report | None = None
+    backbone: ImageNetwork, data: CaptionDataset, cache: Path, report: Report | None = None
 ) -> EncodedImages:
     """A split's feature maps; those of the training of a captioner are reused."""
     return load_feature_maps(backbone, data, cache, report)
 
 
 def evaluate(
-    captioner: BuiltInCaptioner, backbone: Backbone, images: EncodedImages, examples: int = 0
+    captioner: BuiltInCaptioner, backbone: ImageNetwork, images: EncodedImages, examples: int = 0
 ) -> Iterator[CaptionRow]:
     """A row for each language that has references.
 

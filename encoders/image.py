@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,9 +25,10 @@ GRID = "grid"  # the ONNX output with the feature map
 class Backbone:
     """An image network that maps pixels to features.
 
-    Scaling is part of the ONNX graph: its input is (N, S, S, 3) uint8 pixels, its first output
-    features standardised by the mean and standard deviation over the training images. A second
-    output called "grid", (N, G, C), is the feature map before pooling; graphs may lack it.
+    Scaling is part of the ONNX graph: its input is (N, S, S, 3) uint8 pixels. Its first output are
+    features standardised by the mean and standard deviation over the training images, or, of a
+    CLIP-like image tower, the final unit vector. A second output called "grid", (N, G, C), is the
+    feature map before pooling; graphs may lack it.
     """
 
     name: str
@@ -36,12 +37,13 @@ class Backbone:
     dimension: int
     path: Path
     resample: str = "bilinear"  # the interpolation it was trained with
+    resize: str = "squash"  # a key of encoders.preprocess.RESIZES
 
     def preprocess(self, image: Image) -> Pixels:
-        """The whole image, squashed to the input size."""
-        from capsearch.encoders.preprocess import squash
+        """The pixels the network was trained with: squashed, cropped or padded."""
+        from capsearch.encoders.preprocess import RESIZES
 
-        return squash(image, self.input_size, self.resample)
+        return RESIZES[self.resize](image, self.input_size, self.resample)
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) features of preprocessed images; ValueError for another shape or type."""
@@ -54,12 +56,7 @@ class Backbone:
     def _run(self, pixels: Sequence[Pixels], outputs: Sequence[str]) -> ImageFeatures:
         if not pixels:
             return ImageFeatures(np.zeros((0, self.dimension), np.float32))
-        batch = np.stack(pixels)  # (N, S, S, 3)
-        expected = (self.input_size, self.input_size, 3)
-        if batch.shape[1:] != expected or batch.dtype != np.uint8:
-            raise ValueError(
-                f"images must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
-            )
+        batch = stacked(pixels, self.input_size)
         found = self._session.run(outputs, {"pixels": batch})
         return ImageFeatures(*(np.asarray(one, np.float32) for one in found))
 
@@ -72,6 +69,16 @@ class Backbone:
     @cached_property
     def _session(self) -> Any:
         return open_session(self.path)
+
+
+def stacked(pixels: Sequence[Pixels], size: int) -> Pixels:
+    """(N, size, size, 3) a batch of preprocessed images; ValueError for another shape or type."""
+    batch = np.stack(pixels)
+    if batch.shape[1:] != (size, size, 3) or batch.dtype != np.uint8:
+        raise ValueError(
+            f"images must be {(size, size, 3)} uint8, not {batch.shape[1:]} {batch.dtype}"
+        )
+    return batch
 
 
 def open_session(model: Path | bytes) -> Any:
@@ -87,13 +94,44 @@ def open_session(model: Path | bytes) -> Any:
     )
 
 
+class ImageNetwork(Protocol):
+    """Pixels to features: a Backbone on ONNX Runtime, or a network in torch."""
+
+    @property
+    def name(self) -> str:
+        """A human name."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Features are comparable only if it is equal."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """F, the width of a feature."""
+        ...
+
+    def preprocess(self, image: Image) -> Pixels:
+        """The pixels that `features` takes, from an opened image."""
+        ...
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """(N, F) features of N preprocessed images."""
+        ...
+
+    def feature_maps(self, pixels: Sequence[Pixels]) -> ImageFeatures:
+        """Features and, from the same pass, the feature map where the network gives one."""
+        ...
+
+
 @dataclass(frozen=True)
 class ProjectedImageEncoder:
-    """A backbone and the projection trained with the text encoders (engine ImageEncoder)."""
+    """An image network and its projection into the shared space (engine ImageEncoder)."""
 
-    backbone: Backbone
+    backbone: ImageNetwork
     width: int  # of the shared space
-    projection: Path
+    projection: Path | None  # None: features are vectors of the shared space already
     hubness: Hubness
 
     @property
@@ -130,10 +168,15 @@ class ProjectedImageEncoder:
 
     def project(self, features: Vectors) -> Vectors:
         """(N, F) -> (N, D) rows for an index: unit vectors and their hubness penalties."""
-        w = self._arrays
-        vectors = unit(features.astype(np.float32) @ w["image_W"].T + w["image_b"])
+        vectors = unit(self._projected(features.astype(np.float32)))
         return as_document(vectors, self.hubness.penalties(vectors))
+
+    def _projected(self, features: Vectors) -> Vectors:
+        if self.projection is None:
+            return features
+        return np.asarray(features @ self._arrays["image_W"].T + self._arrays["image_b"])
 
     @cached_property
     def _arrays(self) -> Arrays:
+        assert self.projection is not None
         return Arrays(self.projection)

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.encoders import model_folder, models
+from capsearch.encoders.calibration.stored import calibration_folder
+from capsearch.encoders.clip import towers
+from capsearch.encoders.clip.tokens import Tokens
+from capsearch.encoders.clip.towers import OnnxTextTower
 from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import NO_PENALTY, Hubness, HubnessPenalty
 from capsearch.encoders.image import Backbone, ProjectedImageEncoder
 from capsearch.encoders.models import Model
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder, caption_vectors
+from capsearch.encoders.text import LanguageEncoder, SharedTextEncoder
+from capsearch.encoders.text_encoder import caption_vectors
 from capsearch.engine.errors import UnknownModel
 
 
@@ -32,6 +37,30 @@ def load_backbone(folder: Path) -> Backbone:
         dimension=int(card["dimension"]),
         path=folder / "backbone.onnx",
         resample=str(card.get("resample", "bilinear")),
+        resize=str(card.get("resize", "squash")),
+    )
+
+
+def load_clip(folder: Path) -> Model:
+    """Kind `clip`."""
+    card = model_folder.read_card(folder)
+    tokens = Tokens(folder, card["clean"], tuple(card["zeroed"]), bool(card["trim"]))
+    text = OnnxTextTower(folder / "text.onnx", int(card["dimension"]), tokens)
+    name, calibration = str(card["name"]), calibration_folder(folder, card)
+    return towers.build(name, card, load_image_tower(folder), text, calibration)
+
+
+def load_image_tower(folder: Path) -> Backbone:
+    """The image tower of kind `clip`."""
+    card = model_folder.read_card(folder)
+    return Backbone(
+        name=str(card["name"]),
+        digest=str(card["backbone_digest"]),
+        input_size=int(card["input_size"]),
+        dimension=int(card["dimension"]),
+        path=folder / "image.onnx",
+        resample=str(card["resample"]),
+        resize=str(card["resize"]),
     )
 
 
@@ -116,7 +145,7 @@ def _text_encoder(folder: Path, text_folder: Path, card: Mapping[str, Any]) -> S
             text_folder,
             lambda bank: caption_vectors(bank.visual, bank.sentence, weight),
         ),
-        evidence=StoredEvidence(models.calibration_folder(folder, card)),
+        evidence=StoredEvidence(calibration_folder(folder, card)),
     )
 
 

@@ -9,11 +9,12 @@ may build on models of other kinds:
                a projection into the space of another text model
     tagger, captioner   heads that describe images from the features of one backbone, which their
                cards name (`backbone`, `backbone_digest`)
+    clip       an image tower and a text tower of a CLIP-like model, exported from open_clip
 
 `load` opens a model that can search, together with the models it builds on. Built-in models are
 part of the package, those of `capsearch train` are in the user's models folder. What has a path
 separator (./x, ~/x, /x, x/) is the path of a model's folder instead; a plain name is never looked
-up in the working directory.
+up in the working directory. SCHEMES are models of other libraries: `open_clip:...`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ from capsearch.engine.protocols import Enricher, ImageEncoder, TextEncoder
 
 if TYPE_CHECKING:
     from capsearch.encoders.captioners import BuiltInCaptioner
-    from capsearch.encoders.evidence import DocumentBank
-    from capsearch.encoders.image import Backbone
+    from capsearch.encoders.image import ImageNetwork
     from capsearch.encoders.sentence import SentenceEncoder
     from capsearch.encoders.taggers import BuiltInTagger
 
@@ -46,24 +46,51 @@ class Kind:
     """How models of one kind are opened.
 
     `loader` is "module:function", imported when the first model of the kind is opened. The
-    function takes the model's folder. For kinds that can search it returns a Model.
+    function takes the model's folder. For kinds that can search it returns a Model. `backbone`
+    is the function that returns only its image network, for kinds that have one to train on.
     """
 
     loader: str
     searches: bool = False
+    backbone: str | None = None
 
-    def open(self, folder: Path) -> Any:
+    def open(self, folder: Path | str) -> Any:
         """The model in the folder, as the kind's loader returns it."""
-        module, function = self.loader.split(":")
-        return getattr(import_module(module), function)(folder)
+        return _call(self.loader, folder)
+
+    def open_backbone(self, folder: Path | str) -> ImageNetwork:
+        """The image network of the model in the folder."""
+        assert self.backbone is not None
+        network: ImageNetwork = _call(self.backbone, folder)
+        return network
 
 
+def _call(function: str, argument: Path | str) -> Any:
+    module, name = function.split(":")
+    return getattr(import_module(module), name)(argument)
+
+
+_BACKBONE = "capsearch.encoders.loaders:load_backbone"
 KINDS: Mapping[str, Kind] = {
     "sentence": Kind("capsearch.encoders.loaders:load_sentence"),
-    "backbone": Kind("capsearch.encoders.loaders:load_backbone"),
+    "backbone": Kind(_BACKBONE, backbone=_BACKBONE),
     "text": Kind("capsearch.encoders.loaders:load_text", searches=True),
     "tagger": Kind("capsearch.encoders.taggers:load"),
     "captioner": Kind("capsearch.encoders.captioners:load"),
+    "clip": Kind(
+        "capsearch.encoders.loaders:load_clip",
+        searches=True,
+        backbone="capsearch.encoders.loaders:load_image_tower",
+    ),
+}
+
+# Their loaders take what follows the colon.
+SCHEMES: Mapping[str, Kind] = {
+    "open_clip": Kind(
+        "capsearch.encoders.clip.torch_model:load",
+        searches=True,
+        backbone="capsearch.encoders.clip.torch_model:load_image_tower",
+    ),
 }
 
 
@@ -108,25 +135,9 @@ def user_models_dir() -> Path:
     return Path(chosen) if chosen else user_data_path("capsearch") / "models"
 
 
-def calibration_folder(folder: Path, card: Mapping[str, Any]) -> Path:
-    """Where a model's evidence calibration lies: one made by this user first, or the model's."""
-    own = user_models_dir() / "calibrations" / f"{card['name']}@{stored_digest(folder, card)}"
-    return own if own.is_dir() else folder
-
-
-def _searching() -> tuple[str, ...]:
+def searching_kinds() -> tuple[str, ...]:
+    """The kinds of models that can search."""
     return tuple(name for name, kind in KINDS.items() if kind.searches)
-
-
-def document_bank(name: str | None = None) -> DocumentBank:
-    """The unrelated documents that a model was calibrated with; UnknownModel if it was not."""
-    from capsearch.encoders.evidence import BANK_FILE, StoredEvidence
-
-    folder = find(name or DEFAULT_MODEL, *_searching())
-    calibrated = calibration_folder(folder, model_folder.read_card(folder))
-    if not (calibrated / BANK_FILE).is_file():
-        raise UnknownModel(f"{name or DEFAULT_MODEL} is not calibrated: run `capsearch calibrate`")
-    return StoredEvidence(calibrated).bank
 
 
 def available() -> tuple[ModelSummary, ...]:
@@ -140,15 +151,28 @@ def load(name: str | None = None) -> Model:
     Cheap: arrays and the ONNX session open on first use. UnknownModel lists the models there are.
     """
     name = name or DEFAULT_MODEL
-    folder = find(name, *_searching())
+    scheme, rest = _scheme(name)
+    if scheme is not None:
+        other: Model = scheme.open(rest)
+        return other
+    folder = find(name, *searching_kinds())
     model: Model = _open(folder)
     return model if model.name == name else replace(model, path=folder)
 
 
-def load_backbone(name: str) -> Backbone:
-    """Open a backbone by name or path."""
-    backbone: Backbone = _open(find(name, "backbone"))
-    return backbone
+def load_backbone(name: str) -> ImageNetwork:
+    """Open a backbone by name or path, or the image tower of a CLIP-like model."""
+    scheme, rest = _scheme(name)
+    if scheme is not None:
+        return scheme.open_backbone(rest)
+    folder = find(name, *(kind for kind, one in KINDS.items() if one.backbone))
+    return KINDS[model_folder.read_card(folder)["kind"]].open_backbone(folder)
+
+
+def _scheme(name: str) -> tuple[Kind | None, str]:
+    """The scheme of `open_clip:REST` and the rest; None for other names."""
+    scheme, colon, rest = name.partition(":")
+    return (SCHEMES.get(scheme), rest) if colon else (None, name)
 
 
 def load_sentence(name: str) -> SentenceEncoder:
@@ -197,11 +221,16 @@ def find(name: str, *kinds: str) -> Path:
 
 def is_path(name: str) -> bool:
     """True for the path of a model's folder: it has a separator, which no name has."""
-    return any(separator in name for separator in (os.sep, os.altsep, "/") if separator)
+    scheme, _ = _scheme(name)
+    separators = (os.sep, os.altsep, "/")
+    return scheme is None and any(one in name for one in separators if one)
 
 
 def reference(name: str) -> str:
     """A name unchanged, a path made absolute: what a card stores about a model it builds on."""
+    scheme, colon, rest = name.partition(":")
+    if scheme in SCHEMES and rest.startswith((".", "~")):
+        return scheme + colon + str(Path(rest).expanduser().absolute())
     return str(Path(name).expanduser().absolute()) if is_path(name) else name
 
 
@@ -254,9 +283,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _folders_in(root: Path) -> list[Path]:
-    if not root.is_dir():
-        return []
-    return sorted(one for one in root.iterdir() if (one / "model.json").is_file())
+    return sorted(card.parent for card in root.glob("*/model.json"))
 
 
 def _summary(folder: Path) -> ModelSummary:

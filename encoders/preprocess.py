@@ -6,7 +6,7 @@ the functions here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -59,7 +59,44 @@ def decode_opened(image: Image.Image, preprocess: Preprocess) -> DecodedImage:
 
 def squash(image: Image.Image, size: int, resample: str = "bilinear") -> Pixels:
     """(size, size, 3) pixels of the whole image: squashed, upright, over white if transparent."""
-    image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
-    flat = image if is_flat(image) else flat_rgb(image)
+    flat = _flat(image, size)
     small = flat.resize((size, size), Image.Resampling[resample.upper()])
     return np.asarray(turned(small, image))
+
+
+def crop(image: Image.Image, size: int, resample: str = "bilinear") -> Pixels:
+    """(size, size, 3) pixels of the largest square in the middle, as CLIP was trained."""
+    flat = _flat(image, size)
+    width, height = flat.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    # Cropped before resizing: a narrow panorama would become huge if its short side grew first.
+    small = flat.resize(
+        (size, size), Image.Resampling[resample.upper()], (left, top, left + side, top + side)
+    )
+    return np.asarray(turned(small, image))
+
+
+def pad(image: Image.Image, size: int, resample: str = "bilinear") -> Pixels:
+    """(size, size, 3) pixels of the whole image in its proportions, in the middle of black."""
+    flat = _flat(image, size)
+    scale = size / max(flat.size)
+    width, height = (max(round(side * scale), 1) for side in flat.size)
+    small = flat.resize((width, height), Image.Resampling[resample.upper()])
+    square = Image.new("RGB", (size, size))
+    square.paste(small, ((size - width) // 2, (size - height) // 2))
+    return np.asarray(turned(square, image))
+
+
+# By open_clip's names of what happens to the sides of an image.
+RESIZES: Mapping[str, Callable[[Image.Image, int, str], Pixels]] = {
+    "squash": squash,
+    "shortest": crop,
+    "longest": pad,
+}
+
+
+def _flat(image: Image.Image, size: int) -> Image.Image:
+    """The image in RGB; a JPEG decoded no larger than needed."""
+    image.draft("RGB", (_DRAFT_FACTOR * size, _DRAFT_FACTOR * size))
+    return image if is_flat(image) else flat_rgb(image)

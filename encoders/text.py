@@ -16,22 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders import concepts
-from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.gru import gru
-from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.kana import respell
-from capsearch.encoders.languages import detect, normalise, simplify
+from capsearch.encoders.languages import normalise, simplify
 from capsearch.encoders.model_folder import Arrays
-from capsearch.encoders.requests import subject
-from capsearch.encoders.sentence import SentenceEncoder
+from capsearch.encoders.text_encoder import CalibratedTextEncoder
 from capsearch.encoders.tokenizers import tokenizer as make_tokenizer
-from capsearch.encoders.words import fold, keywords
-from capsearch.engine.errors import UnknownLanguage, UnknownModel
-from capsearch.engine.evidence_model import EvidenceModel
+from capsearch.engine.errors import UnknownModel
 from capsearch.engine.protocols import Tokenizer
-from capsearch.engine.records import EncodedText, Source, Vectors
-from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
+from capsearch.engine.records import Vectors
+from capsearch.engine.vectors import unit
 
 MAX_TOKENS = 32  # as in the authors' code: later tokens add little and slow the GRU
 
@@ -150,101 +144,36 @@ POOLINGS: Mapping[str, Callable[[FloatArray, Arrays], FloatArray]] = {
 
 
 @dataclass(frozen=True)
-class SharedTextEncoder:
-    """Encodes sentences of several languages into one space (engine.protocols.TextEncoder)."""
+class SharedTextEncoder(CalibratedTextEncoder):
+    """Enhanced W2VV for several languages."""
 
-    name: str
-    digest: str
-    width: int  # of the shared space
     encoders: Mapping[str, LanguageEncoder]
-    sentences: SentenceEncoder
     folder: Path  # of the layers that all languages share
-    clm_weights: Mapping[str, float]
-    cl_floors: Mapping[str, float]
-    sentence_weight: float  # of the sentence space in CL; the rest is the shared space's
-    hubness: Hubness  # of captions
-    evidence: StoredEvidence
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The languages it encodes."""
         return tuple(self.encoders)
 
-    @property
-    def dimension(self) -> int:
-        """D, the width of an image vector: the shared space and the hubness penalty."""
-        return self.width + 1
-
-    @property
-    def caption_dimension(self) -> int:
-        """C, the width of a caption vector: shared space, sentence space, hubness penalty."""
-        return self.width + self.sentences.dimension + 1
-
-    def detect(self, text: str) -> str:
-        """The language by script; the model's first one if it does not encode that."""
-        language = detect(text)
-        return language if language in self.encoders else self.languages[0]
-
     def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
         """Words outside the vocabulary; the sentence encoder may still know them."""
         return self.encoders[language].unknown_words(text)
 
-    def clm_weight(self, language: str) -> float:
-        """The weight of CL in CLM that was best on validation."""
-        return self.clm_weights[language]
+    def spelled(self, text: str, language: str) -> str:
+        """The text in the spelling that the vocabulary has."""
+        return self.encoders[language].spelled(text)
 
-    def cl_floor(self, language: str) -> float:
-        """The mean CL score of unrelated captions on validation."""
-        return self.cl_floors[language]
-
-    def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
-        """What calibration fitted for such a query; None if it never ran."""
-        fitted = self.evidence.model(language)
-        return fitted.at(len(keywords(text))) if fitted else None
-
-    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
-        """What one encoded query scores on unrelated images and captions."""
-        return self.evidence.bank.background(encoded)
-
-    def subject(self, text: str, language: str) -> str:
-        """What a query asks for, without the words that ask for it."""
-        return subject(text, language)
-
-    def words(self, text: str) -> tuple[str, ...]:
-        """Folded tokens of a text, in order."""
-        return fold(text)
-
-    def keywords(self, text: str) -> tuple[str, ...]:
-        """The folded tokens that a query looks for, each once."""
-        return keywords(text)
-
-    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
-        """What a query names, by the concept table."""
-        return concepts.mentioned(text)
-
-    def encode(self, texts: Sequence[str], language: str) -> EncodedText:
-        """Sentences of one language as queries; a sentence without known words is a zero row."""
-        if language not in self.encoders:
-            raise UnknownLanguage(
-                f"model {self.name} does not read '{language}'; it reads {', '.join(self.encoders)}"
-            )
+    def visual_vectors(
+        self, texts: Sequence[str], language: str, sentence: Vectors
+    ) -> tuple[Vectors, tuple[bool, ...]]:
+        """A sentence is known if it has a word of the vocabulary or the sentence encoder's."""
         encoder = self.encoders[language]
-        texts = [encoder.spelled(text) for text in texts]
         token_ids = [encoder.token_ids(text) for text in texts]
         known = tuple(
             len(ids) > 0 or self.sentences.known(text)
             for ids, text in zip(token_ids, texts, strict=True)
         )
-        sentence = self.sentences.encode(texts)  # (N, S)
-        visual = self._visual(sentence, encoder.hidden(token_ids))
-        mask = np.array(known, np.float32)[:, None]
-        caption = caption_vectors(visual, sentence, self.sentence_weight)
-        return EncodedText(as_query(visual * mask), as_query(caption * mask), known)
-
-    def as_documents(self, captions: Vectors) -> Vectors:
-        """Caption vectors with their hubness penalties, for an index; zero rows stay zero."""
-        vectors = strip_bias(captions)
-        return as_document(vectors, self.hubness.penalties(vectors) * vectors.any(axis=1))
+        return self._visual(sentence, encoder.hidden(token_ids)), known
 
     def _visual(self, sentence: FloatArray, tokens: FloatArray) -> Vectors:
         """(N, S) sentence vectors and (N, H) token inputs -> (N, D) in the shared space."""
@@ -255,12 +184,3 @@ class SharedTextEncoder:
     @cached_property
     def _arrays(self) -> Arrays:
         return Arrays(self.folder / "shared.safetensors")
-
-
-def caption_vectors(visual: Vectors, sentence: Vectors, sentence_weight: float) -> Vectors:
-    """Vectors whose inner product is the weighted sum of the cosines in both spaces."""
-    return np.concatenate(
-        [np.sqrt(1.0 - sentence_weight) * visual, np.sqrt(sentence_weight) * sentence],
-        axis=1,
-        dtype=np.float32,
-    )

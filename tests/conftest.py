@@ -100,3 +100,23 @@ def elastic_node() -> Iterator[Node]:
         yield started
     finally:
         node.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small open_clip model of random weights: `open_clip:PATH`."""
+    from small_clip import write_clip
+
+    return write_clip(tmp_path_factory.mktemp("clip") / "small", "transformers")
+
+
+@pytest.fixture(scope="session")
+def exported_clip(clip_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models folder that `clip_folder` was exported into, as `small`; only to read."""
+    from capsearch.encoders.clip.export import export
+
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAPSEARCH_MODELS", str(folder))
+        export(f"open_clip:{clip_folder}", folder / "small")
+    return folder

@@ -33,6 +33,7 @@ EXCEPTIONS = {
     ("ui/commands/bench_evidence.py", "benchmarks"),
     ("ui/commands/bench_names.py", "benchmarks"),
     ("ui/commands/bench_heads.py", "benchmarks"),
+    ("ui/commands/models_benchmark.py", "benchmarks"),
 }
 ENGINE_NEEDS_ONLY = {"numpy"}
 SQL = re.compile(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from capsearch.encoders.datasets.features import (
 from capsearch.encoders.models import Model
 from capsearch.engine.protocols import Captioner, Enricher, TextEncoder
 from capsearch.engine.records import EncodedText, ImageFeatures, Tag, Vectors
+from capsearch.engine.vectors import strip_bias
 
 Rows = NDArray[np.int64]
 _TEXTS_A_BATCH = 256
@@ -116,6 +117,16 @@ def generate_captions(
         for language, found in written.items()
         if language in model.text.languages
     }
+
+
+def as_indexed(model: Model, data: EncodedImages) -> EncodedImages:
+    """The same vectors as the model indexes and searches now: with other penalties and weights."""
+    captions = {}
+    for language, one in data.captions.items():
+        encoded = encode_texts(model.text, one.texts, language)
+        documents = model.text.as_documents(encoded.caption)
+        captions[language] = replace(one, caption=encoded.caption, documents=documents)
+    return replace(data, images=model.image.project(strip_bias(data.images)), captions=captions)
 
 
 def encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:

@@ -6,9 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from capsearch.encoders import concepts, evidence, models
-from capsearch.encoders.calibration.collection import NO_HEADS, EncodedImages, encode_images
+from capsearch.encoders.calibration.collection import (
+    NO_HEADS,
+    EncodedImages,
+    as_indexed,
+    encode_images,
+)
 from capsearch.encoders.calibration.fit import document_bank, fit_evidence
+from capsearch.encoders.calibration.query_bank import CAPTIONS_PER_LANGUAGE, cluster_bank
+from capsearch.encoders.calibration.stored import own_calibration
+from capsearch.encoders.calibration.vectors import CaptionVectors, fit_vectors
+from capsearch.encoders.clip.towers import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read
 from capsearch.encoders.datasets.features import FeatureCache, Report, default_cache
@@ -17,6 +28,7 @@ from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.records import LANGUAGES
+from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
 
@@ -36,15 +48,52 @@ class CalibrationRun:
 def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str, LengthDependent]:
     """Fits what evidence is worth to a model and writes it; DataProblem without captions."""
     model = models.load(run.model)
+    folder = run.output or own_calibration(model.name, str(model.card.get("digest", model.digest)))
     cache = FeatureCache(run.cache or default_cache())
     validation = _encoded(model, run, run.split, None, cache, report, model.enricher())
     if not validation.captions:
         raise DataProblem(f"split '{run.split}' has no captions the model reads")
-    bank = document_bank(_encoded(model, run, run.bank_split, BANK_IMAGES, cache, report))
+    general = _encoded(model, run, run.bank_split, BANK_IMAGES, cache, report)
+    if isinstance(model.text, ClipTextEncoder):
+        # Its penalties and weights were not fitted when it was trained.
+        model = _with_fitted_vectors(model, validation, general, folder)
+        validation, general = (as_indexed(model, one) for one in (validation, general))
+    bank = document_bank(general)
     labels = sorted({label for found in validation.objects for label in found})
     fitted = fit_evidence(model.text, validation, bank, names_of(labels))
-    evidence.save(run.output or _own_folder(model), fitted, bank)
+    evidence.save(folder, fitted, bank)
     return fitted
+
+
+def _with_fitted_vectors(
+    model: Model, validation: EncodedImages, general: EncodedImages, folder: Path
+) -> Model:
+    """The model with hubness penalties and weights of CL and CLM, which are written first."""
+    text = model.text
+    assert isinstance(text, ClipTextEncoder)
+
+    def vectors(data: EncodedImages) -> dict[str, CaptionVectors]:
+        return {
+            language: CaptionVectors.of(
+                one.image_rows, strip_bias(one.visual), text.sentences.encode(one.texts)
+            )
+            for language, one in data.captions.items()
+        }
+
+    captions = [one.some(CAPTIONS_PER_LANGUAGE) for one in vectors(general).values()]
+    if not captions:
+        raise DataProblem("calibration needs images with captions for its bank")
+    bank = cluster_bank(
+        np.concatenate([one.visual for one in captions]),
+        np.concatenate([one.sentence for one in captions]),
+        seed=0,
+    )
+    images = strip_bias(validation.images)
+    fitted = fit_vectors(images, vectors(validation), text.languages, bank)
+    folder.mkdir(parents=True, exist_ok=True)
+    bank.save(folder)
+    save_settings(folder, fitted)
+    return calibrated(model, folder)
 
 
 def names_of(labels: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
@@ -71,7 +120,3 @@ def _encoded(
     data = read(run.sources, splits=[split])
     chosen = data if limit is None else data.first(limit)
     return encode_images(model, chosen, cache, report, enricher)
-
-
-def _own_folder(model: Model) -> Path:
-    return models.user_models_dir() / "calibrations" / f"{model.name}@{model.digest}"

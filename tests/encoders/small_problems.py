@@ -37,9 +37,10 @@ def options(**changes):
 def random_model(vocabularies, settings=None, features=FEATURES, **parts):
     """A dual encoder with random word vectors."""
     settings = settings or options()
-    width = settings.config.word_width
+    width, generator = settings.config.word_width, torch.Generator().manual_seed(settings.seed)
     vectors = {
-        language: torch.randn(len(one.words), width) * 0.1 for language, one in vocabularies.items()
+        language: torch.randn(len(one.words), width, generator=generator) * 0.1
+        for language, one in vocabularies.items()
     }
     return DualEncoder(vocabularies, vectors, features, settings, **parts)
 

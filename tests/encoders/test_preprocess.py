@@ -174,3 +174,32 @@ def test_pillows_own_limit_is_not_changed():
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InvalidImage, match="No such file"):
         decode(tmp_path / "nowhere.jpg", 8)
+
+
+def test_a_crop_is_the_square_in_the_middle_of_either_format():
+    wide = Image.new("RGB", (300, 100), BLUE)
+    wide.paste(RED, (100, 0, 200, 100))
+    for image in (wide, wide.transpose(Image.Transpose.ROTATE_90)):
+        pixels = preprocess.crop(image, 8, "bicubic")
+        assert pixels.shape == (8, 8, 3)
+        assert (pixels[2:6, 2:6] == RED).all()  # the edges blend with what is beside them
+
+
+def test_a_narrow_panorama_is_cropped_without_growing():
+    assert preprocess.crop(Image.new("RGB", (50_000, 2), RED), 224).shape == (224, 224, 3)
+
+
+def test_padding_keeps_the_proportions_in_the_middle_of_black():
+    pixels = preprocess.pad(Image.new("RGB", (400, 200), RED), 8)
+    assert corner(pixels, 1) == (0, 0, 0) == corner(pixels, 6)
+    assert corner(pixels, 2) == RED == corner(pixels, 5, 7)
+    assert preprocess.pad(Image.new("RGB", (4000, 1), RED), 8).shape == (8, 8, 3)
+
+
+def test_crops_and_padding_are_turned_upright():
+    tall = Image.new("RGB", (100, 200), RED)
+    tall.paste(BLUE, (0, 0, 50, 200))  # left half
+    content = saved(tall, "JPEG", exif=exif({ExifTags.Base.Orientation: 3}))
+    for resize in (preprocess.crop, preprocess.pad):
+        pixels = preprocess.decode(content, lambda image, r=resize: r(image, 8)).pixels
+        assert np.abs(pixels[4, 5].astype(int) - BLUE).max() < 60

@@ -1,24 +1,35 @@
 """Calibration on validation: hubness penalties, weights and floors; and the query bank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_problems import FEATURES, axes, captions, random_model, vocabulary  # noqa: E402
+from small_problems import (  # noqa: E402
+    FEATURES,
+    SMALL,
+    axes,
+    captions,
+    options,
+    random_model,
+    vocabulary,
+)
 
+from capsearch.encoders.calibration import query_bank as banks  # noqa: E402
+from capsearch.encoders.calibration import vectors as calibration  # noqa: E402
+from capsearch.encoders.calibration.vectors import DEFAULT_CLM_WEIGHT, cm_mrr  # noqa: E402
 from capsearch.encoders.hubness import (  # noqa: E402
     NO_PENALTY,
     HubnessPenalty,
     QueryBank,
     bank_similarity,
 )
-from capsearch.encoders.text import caption_vectors  # noqa: E402
-from capsearch.encoders.training.fit import calibration  # noqa: E402
-from capsearch.encoders.training.fit import query_bank as banks  # noqa: E402
-from capsearch.encoders.training.fit.calibration import DEFAULT_CLM_WEIGHT, calibrate  # noqa: E402
+from capsearch.encoders.text_encoder import caption_vectors  # noqa: E402
+from capsearch.encoders.training.fit import query_bank as training_banks  # noqa: E402
+from capsearch.encoders.training.fit.calibration import calibrate  # noqa: E402
 from capsearch.encoders.training.fit.query_bank import build_query_bank  # noqa: E402
-from capsearch.encoders.training.fit.validation import cm_mrr  # noqa: E402
 from capsearch.encoders.training.nn.dual_encoder import TrainingSet, encode, project  # noqa: E402
 
 BANK = QueryBank(
@@ -38,7 +49,8 @@ class TestCalibration:
 
     @pytest.fixture
     def model(self):
-        return random_model({language: vocabulary(language) for language in ("en", "zh")})
+        tokens_only = options(config=replace(SMALL, inputs=("bow", "word2vec", "gru")))
+        return random_model({name: vocabulary(name) for name in ("en", "zh")}, tokens_only)
 
     def test_sentence_vectors_that_find_every_image_get_weight(self, model):
         # All captions have the same token; only their sentence vectors distinguish the images.
@@ -58,8 +70,8 @@ class TestCalibration:
         assert calibration._floor([]) == 0.0
 
     def test_the_first_caption_of_an_image_is_its_document(self):
-        rows = captions([3, 1, 3], [[0]] * 3)
-        side = calibration._EncodedCaptions(rows, np.zeros((3, 8)), np.zeros((3, 512)), np.zeros(3))
+        rows = np.array([3, 1, 3])
+        side = calibration.CaptionVectors.of(rows, np.zeros((3, 8)), np.zeros((3, 512)))
         assert side.first_rows() == {3: 0, 1: 1}
 
     def test_one_language_alone_gets_the_default_weight(self, model):
@@ -189,7 +201,7 @@ class TestQueryBank:
         np.testing.assert_allclose(mean, every.mean(axis=0), atol=1e-4)
 
     def test_no_language_dominates_the_bank(self, model, monkeypatch):
-        monkeypatch.setattr(banks, "CAPTIONS_PER_LANGUAGE", 4)
+        monkeypatch.setattr(training_banks, "CAPTIONS_PER_LANGUAGE", 4)
         by_language = {
             "en": axes(60).captions["en"],
             "zh": axes(6).captions["en"],

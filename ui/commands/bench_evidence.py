@@ -70,13 +70,14 @@ def evidence(
     from capsearch.benchmarks import evidence as measure
     from capsearch.encoders import models
     from capsearch.encoders.calibration.collection import encode_images
+    from capsearch.encoders.calibration.stored import stored_bank
     from capsearch.encoders.datasets.dataset import read
     from capsearch.encoders.datasets.features import FeatureCache, default_cache
 
     model = models.load(name)
     remark(f"{split}, model {model.name}")
     data = encode_images(model, read(sources, splits=[split]), FeatureCache(default_cache()))
-    bank = models.document_bank(name)
+    bank = stored_bank(name)
     rows = list(measure.shares(model, bank, data, shares, captions))
     labelled = any(data.objects)
     named = list(measure.names(model, bank, data)) if labelled else []

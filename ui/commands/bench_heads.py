@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capsearch.benchmarks.tags import TagRow
     from capsearch.encoders.captioners import BuiltInCaptioner
     from capsearch.encoders.datasets.dataset import CaptionDataset
-    from capsearch.encoders.image import Backbone
+    from capsearch.encoders.image import ImageNetwork
 
 CAPTION_EXAMPLES = """\b
 Examples:
@@ -174,7 +174,7 @@ def _searching(captioner: BuiltInCaptioner, beam: int | None) -> BuiltInCaptione
 
 def _baseline(
     captioner: BuiltInCaptioner,
-    backbone: Backbone,
+    backbone: ImageNetwork,
     images: Any,
     sources: tuple[Path, ...],
     train_split: str,

@@ -53,8 +53,8 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "--model",
     metavar="NAME",
     help="The model that encodes images and captions; `capsearch models` lists them. With a slash, "
-    "as in ./mine, it is the path of a model's folder. An existing index accepts another model "
-    "only with --rebuild.",
+    "as in ./mine, it is the path of a model's folder; open_clip:MODEL[/PRETRAINED] is a model of "
+    "open_clip. An existing index accepts another model only with --rebuild.",
 )
 @click.option(
     "--exclude",
@@ -174,6 +174,7 @@ def command(
     Without PATH, the folders indexed before are updated.
     """
     from capsearch.encoders import models
+    from capsearch.encoders.calibration.stored import is_calibrated
     from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions
 
@@ -196,6 +197,11 @@ def command(
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
         _require_roots(collection, paths)
+        if model and not is_calibrated(collection.model):
+            remark(
+                f"{model} is not calibrated: scores are plain scores, without a cut-off; "
+                f"`capsearch calibrate --model {model} --data DIR` fits it to captioned images"
+            )
         summary, enriched = _run(collection, paths, options, not no_enrich)
     if as_json:
         written = asdict(enriched) if enriched else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from capsearch.ui.commands import models_benchmark, models_export
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable, remark
 
@@ -18,6 +19,8 @@ EXAMPLES = """\b
 Examples:
   capsearch models
   capsearch models install clip-b16                what the most accurate model needs
+  capsearch models export open_clip:MODEL NAME     a model of open_clip, served without torch
+  capsearch models benchmark NAME                  its speed beside the built-in model's
   capsearch index ~/Pictures --model NAME
 
 Models that you train are listed here too; see capsearch train --help.
@@ -30,7 +33,7 @@ HEADINGS = ("name", "kind", "languages", "size", "source", "description")
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """List the available models, or install one; the default one is marked with a star."""
+    """List, install, export or measure models; the default one is marked with a star."""
     if context.invoked_subcommand is None:
         _list(as_json)
 
@@ -57,6 +60,10 @@ def install(name: str, file: Path | None, as_json: bool) -> None:
         print_json({"name": name, "path": folder})
     else:
         click.echo(str(folder))
+
+
+command.add_command(models_export.command)
+command.add_command(models_benchmark.command)
 
 
 def _list(as_json: bool) -> None:

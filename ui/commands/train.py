@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from capsearch.engine.errors import TrainingProblem
 from capsearch.ui.commands.train_heads import caption, tags
 from capsearch.ui.commands.train_options import (
     epochs_option,
     lr_option,
     no_flip_option,
     run_options,
+    teacher_options,
     text_config,
     text_encoder_options,
     training_options,
@@ -30,7 +32,11 @@ Examples:
   capsearch train text --data DIR --name mine
   capsearch train text --data captions_train2017.json --images train2017 --lang en --name coco
   capsearch train text --data DIR --name mine --resume        after an interruption
+  capsearch train text --data DIR --teacher xlmr --name mine  in the space of an exported model
   capsearch index ~/Pictures --model mine --rebuild           use it
+
+With --teacher, small text encoders learn the space of a CLIP-like model: open_clip:MODEL, or a
+model of `capsearch models export`, which needs no torch afterwards.
 
 DIR holds SPLIT.jsonl.gz and SPLIT-NN.tar; COCO, STAIR and YJ json, COCO-CN and Flickr8k(-CN)
 txt are read too, and several --data are merged by image. Features are computed once for each
@@ -90,6 +96,7 @@ def command() -> None:
     "those of the papers, for comparison.",
 )
 @no_flip_option
+@teacher_options
 def text(
     backbone: str | None,
     epochs: int,
@@ -101,6 +108,9 @@ def text(
     caption_loss_weight: float,
     variant: str,
     no_flip: bool,
+    teacher: str | None,
+    sentences: tuple[Path, ...],
+    distillation_weight: float,
     as_json: bool,
     **shared: Any,
 ) -> int:
@@ -110,12 +120,22 @@ def text(
     from capsearch.encoders.training.runs.text_run import train_text
 
     config = text_config(inputs, pooling, hidden)
+    if teacher and backbone:
+        raise TrainingProblem("the backbone is the image tower of the --teacher; leave it out")
     options = training_options(
-        shared, epochs, lr, config=config, caption_loss_weight=caption_loss_weight, loss=loss
+        shared,
+        epochs,
+        lr,
+        config=config,
+        caption_loss_weight=caption_loss_weight,
+        loss=loss,
+        distillation_weight=distillation_weight,
     )
     run = replace(
         training_run(shared),
         backbone=backbone or DEFAULT_BACKBONE,
+        teacher=teacher,
+        sentences=sentences,
         variant=variant,
         flip=not no_flip,
         options=options,

@@ -186,6 +186,37 @@ def text_encoder_options(command: F) -> F:
     return command
 
 
+_TEACHER: tuple[Option[Any], ...] = (
+    click.option(
+        "--teacher",
+        metavar="NAME",
+        help="A CLIP-like model, open_clip:MODEL or its export, whose space to learn. Its image "
+        "tower becomes the backbone, and its text vectors teach the languages that it reads.",
+    ),
+    click.option(
+        "--sentences",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="Sentences without images, one a line, that the teacher reads. Repeatable.",
+    ),
+    click.option(
+        "--distillation-weight",
+        type=click.FloatRange(0),
+        default=5.0,
+        show_default=True,
+        help="The weight of the distance to the teacher's text vectors. With 0, only images teach.",
+    ),
+)
+
+
+def teacher_options(command: F) -> F:
+    """The options of distillation."""
+    for option in reversed(_TEACHER):
+        command = option(command)
+    return command
+
+
 def lr_option(default: float, help: str) -> Option[Any]:
     """--lr, whose default and scope differ between commands."""
     return click.option(

@@ -25,6 +25,7 @@ from capsearch.engine.protocols import Tokenizer
 from capsearch.engine.records import Vectors
 
 MIN_COUNT = 5  # COCO-CN: words that occur at least five times
+NO_IMAGE = -1
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,27 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class LanguageCaptions:
-    """All captions of one language: `image_rows[i]` is the row of caption i's image."""
+    """All captions of one language: `image_rows[i]` is the row of caption i's image.
+
+    NO_IMAGE is the row of a sentence without an image, which only a teacher can teach.
+    """
 
     image_rows: NDArray[np.int64]  # (C,)
     token_ids: Sequence[torch.Tensor] = field(repr=False)  # C tensors
     sentence: Vectors = field(repr=False)  # (C, S) float16
     concepts: NDArray[np.int64]  # (C,) the concept that caption i names, -1 for a sentence
+    teacher: Vectors | None = field(default=None, repr=False)  # (C, D) float16, its text vectors
 
     def some(self, count: int, random: np.random.Generator) -> LanguageCaptions:
         """At most `count` of them, drawn at random."""
         rows = random.permutation(len(self.image_rows))[:count]
         tokens = [self.token_ids[row] for row in rows]
         return LanguageCaptions(
-            self.image_rows[rows], tokens, self.sentence[rows], self.concepts[rows]
+            self.image_rows[rows],
+            tokens,
+            self.sentence[rows],
+            self.concepts[rows],
+            None if self.teacher is None else self.teacher[rows],
         )
 
     def by_image(self, count: int) -> list[NDArray[np.int64]]:
@@ -164,18 +173,25 @@ def build_corpus(
     word_width: int,
     min_count: int,
     seed: int,
+    without_image: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
-    """Vocabularies from the training captions, and the encoded captions of both splits."""
+    """Vocabularies from the training captions, and the encoded captions of both splits.
+
+    `without_image` are more training sentences by language.
+    """
     vocabularies, vectors, encoded = {}, {}, {}
     shown = shown_concepts(train)
     for language in languages:
         texts, image_rows = texts_of(train, language)
+        more = (without_image or {}).get(language, ())
+        texts = [*texts, *more]
+        image_rows = np.append(image_rows, np.full(len(more), NO_IMAGE))
         if not texts:
             raise TrainingProblem(
                 f"no {language} captions in split '{', '.join(train.splits)}'; list the "
                 "languages of the captions with --lang"
             )
-        texts, image_rows, named = _with_names(train, language, shown, texts, image_rows)
+        texts, image_rows, named = with_names(train, language, shown, texts, image_rows)
         vocabulary, tokens = build_vocabulary(language, texts, min_count)
         vocabularies[language] = vocabulary
         encoded[language] = encode_captions(vocabulary, texts, image_rows, sentences, tokens, named)
@@ -197,12 +213,12 @@ def captions_of(
     shown = shown_concepts(data)
     encoded = {}
     for language, vocabulary in vocabularies.items():
-        texts, rows, named = _with_names(data, language, shown, *texts_of(data, language))
+        texts, rows, named = with_names(data, language, shown, *texts_of(data, language))
         encoded[language] = encode_captions(vocabulary, texts, rows, sentences, concepts=named)
     return encoded
 
 
-def _with_names(
+def with_names(
     data: CaptionDataset,
     language: str,
     shown: ShownConcepts | None,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import Report
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.activations import load_activations
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
@@ -50,7 +50,7 @@ class EncodedImages:
 class _MapEncoder:
     """A backbone as the frozen layers of an activation cache."""
 
-    backbone: Backbone
+    backbone: ImageNetwork
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class _MapEncoder:
 
 
 def load_feature_maps(
-    backbone: Backbone, data: CaptionDataset, folder: Path, report: Report | None = None
+    backbone: ImageNetwork, data: CaptionDataset, folder: Path, report: Report | None = None
 ) -> EncodedImages:
     """The images that can be read with their features and feature maps.
 

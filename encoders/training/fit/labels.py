@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.training.nn.dual_encoder import Labels
 
+LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
 MIN_LABEL_COUNT = 30  # images that must have a label before it becomes a column
 
 
@@ -45,3 +48,11 @@ def _columns(group: Sequence[Sequence[str]]) -> tuple[NDArray[Any], NDArray[Any]
                 values[row, column[name]] = 1
     known = np.array([bool(names) for names in group])[:, None] & np.ones(len(column), np.bool_)
     return values, known
+
+
+def label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) -> Tensor:
+    """Binary cross entropy, summed over an image's known labels, averaged over the batch."""
+    values = torch.from_numpy(labels.values[image_rows].astype(np.float32))
+    known = torch.from_numpy(labels.known[image_rows].astype(np.float32))
+    each = nn.functional.binary_cross_entropy_with_logits(logits, values, reduction="none")
+    return (each * known).sum() / len(image_rows) * LABEL_SCALE

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from capsearch.encoders.calibration.query_bank import CAPTIONS_PER_LANGUAGE, cluster_bank
 from capsearch.encoders.hubness import QueryBank
 from capsearch.encoders.training.fit.corpus import LanguageCaptions
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, encode
-from capsearch.engine.records import Vectors
-
-CAPTIONS_PER_LANGUAGE = 8000  # at most, so that no language dominates the bank
-CENTRES = 2048  # on validation as good as 12,000 captions; docs/ablations.md
-KMEANS_ITERATIONS = 10
 
 
 def build_query_bank(
@@ -29,32 +24,4 @@ def build_query_bank(
     }
     visual = np.concatenate([encode(model, one, language) for language, one in sample.items()])
     sentence = np.concatenate([one.sentence.astype(np.float32) for one in sample.values()])
-    cluster = _clusters(visual, seed)
-    counts = np.bincount(cluster)
-    used = counts > 0
-
-    def means(rows: Vectors) -> Vectors:
-        sums = np.zeros((len(counts), rows.shape[1]), np.float32)
-        np.add.at(sums, cluster, rows)
-        return np.asarray(sums[used] / counts[used, None], np.float32)
-
-    fractions = (counts[used] / counts.sum()).astype(np.float32)
-    return QueryBank(means(visual), means(sentence), np.log(fractions))
-
-
-def _clusters(vectors: Vectors, seed: int) -> NDArray[np.int64]:
-    """(N,) the cluster of each vector; up to CENTRES vectors, each is its own cluster."""
-    if len(vectors) <= CENTRES:
-        return np.arange(len(vectors))
-    import faiss
-
-    clusters = faiss.Kmeans(
-        vectors.shape[1],
-        CENTRES,
-        niter=KMEANS_ITERATIONS,
-        seed=seed,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(vectors),  # FAISS would subsample otherwise
-    )
-    clusters.train(vectors)
-    return np.asarray(clusters.index.search(vectors, 1)[1][:, 0], np.int64)
+    return cluster_bank(visual, sentence, seed)

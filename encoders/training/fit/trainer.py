@@ -14,24 +14,23 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side
+from capsearch.encoders.training.fit.distillation import Distillation
+from capsearch.encoders.training.fit.labels import label_loss
 from capsearch.encoders.training.fit.loop import TrainingLoop
 from capsearch.encoders.training.fit.validation import evaluate
 from capsearch.encoders.training.nn.dual_encoder import (
     DualEncoder,
-    Labels,
     TrainingOptions,
     TrainingSet,
     batch_of,
 )
 from capsearch.encoders.training.nn.generation import GenerationHead
 from capsearch.encoders.training.nn.losses import LOSSES
-from capsearch.encoders.training.nn.w2vv import TextNetwork, TokenBatch
+from capsearch.encoders.training.nn.w2vv import TextNetwork
 from capsearch.engine.errors import TrainingProblem
-
-LABEL_SCALE = 0.02  # brings a sum over some hundred labels to the scale of the caption loss
 
 
 class Trainer(TrainingLoop):
@@ -53,6 +52,7 @@ class Trainer(TrainingLoop):
         self._rows = {
             language: captions.by_image(len(train)) for language, captions in train.captions.items()
         }
+        self._distillation = Distillation(train.captions, self._batch_size)
 
     def validate(self) -> Mapping[str, float]:
         """CM MRR on validation of the averaged weights, by language."""
@@ -64,8 +64,8 @@ class Trainer(TrainingLoop):
         loss = self._caption_loss(self.model.image(features), image_rows, rng)
         if self.model.labels is not None and self.train.labels is not None:
             logits = self.model.labels(features)
-            label_loss = _label_loss(logits, self.train.labels, image_rows)
-            loss = loss + self.options.label_loss_weight * label_loss
+            of_labels = label_loss(logits, self.train.labels, image_rows)
+            loss = loss + self.options.label_loss_weight * of_labels
         if self.model.generation is not None:
             written = self._generation_loss(self.model.generation, features, image_rows, rng)
             loss = loss + self.options.generation_loss_weight * written
@@ -99,17 +99,24 @@ class Trainer(TrainingLoop):
         self, images: Tensor, image_rows: NDArray[np.int64], rng: np.random.Generator
     ) -> Tensor:
         """Captions against images, and against each other where an image has several."""
-        drawn = [
-            self._side(language, rows, captions)
-            for language in self.train.captions
-            for rows, captions in self._draws(language, image_rows, rng)
-            if len(rows) > 1
-        ]
+        drawn: list[Side] = []
+        distances: list[Tensor] = []
+        for language in self.train.captions:
+            for rows, captions in self._draws(language, image_rows, rng):
+                if len(rows) > 1:
+                    drawn.append(self._side(language, rows, captions))
+                    vectors = drawn[-1].vectors
+                    distances += self._distillation.distances(language, captions, vectors)
         if not drawn:
             raise TrainingProblem("a batch without captions: the training split has too few")
         shown = self.train.shown.of(image_rows) if self.train.shown else None
         losses = CaptionLoss(LOSSES[self.options.loss], shown)
         loss = losses.against_images(drawn, images, self.model.scale)
+        for language, rows in self._distillation.without_image(rng):
+            texts = self._texts(language, rows)
+            distances += self._distillation.distances(language, rows, texts)
+        if distances:
+            loss = loss + self.options.distillation_weight * torch.cat(distances).mean()
         if not self.options.caption_loss_weight:
             return loss
         between = losses.between(drawn, self.model.caption_scale)
@@ -117,11 +124,12 @@ class Trainer(TrainingLoop):
 
     def _side(self, language: str, rows: NDArray[np.int64], captions: NDArray[np.int64]) -> Side:
         of_language = self.train.captions[language]
-        vectors = self._texts(batch_of(of_language, captions), language)
+        vectors = self._texts(language, captions)
         return Side(rows, vectors, of_language.concepts[captions])
 
-    def _texts(self, sentences: TokenBatch, language: str) -> Tensor:
+    def _texts(self, language: str, captions: NDArray[np.int64]) -> Tensor:
         """Unit rows; not normalised in the feature space, where eq. 2 and MSE measure distances."""
+        sentences = batch_of(self.train.captions[language], captions)
         if self.options.space == "feature":
             assert isinstance(self.model.text, TextNetwork)
             return self.model.text.raw(sentences, language)
@@ -149,11 +157,3 @@ def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[
     common = {"lr": options.lr, "peak": options.lr}
     yield {"params": rest, **common}
     yield {"params": scales, "weight_decay": 0.0, **common}
-
-
-def _label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) -> Tensor:
-    """Binary cross entropy, summed over an image's known labels, averaged over the batch."""
-    values = torch.from_numpy(labels.values[image_rows].astype(np.float32))
-    known = torch.from_numpy(labels.known[image_rows].astype(np.float32))
-    each = nn.functional.binary_cross_entropy_with_logits(logits, values, reduction="none")
-    return (each * known).sum() / len(image_rows) * LABEL_SCALE

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from capsearch.encoders.calibration.vectors import cm_mrr
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet, encode, project
-from capsearch.engine.metrics import mean_reciprocal_rank, ranks
-from capsearch.engine.records import Vectors
 
 INTERPOLATIONS = (0.75, 0.5)  # weight of the fine-tuned parameters; the rest is the initial ones
 
@@ -62,8 +59,3 @@ def interpolate_weights(
             best, chosen = candidate, mixed
     model.load_state_dict(chosen)
     return best
-
-
-def cm_mrr(scores: Vectors, image_rows: NDArray[np.int64]) -> float:
-    """MRR of captions as queries, by their scores (C, N); `image_rows` (C,) are the answers."""
-    return float(mean_reciprocal_rank(ranks(scores, image_rows, np.arange(scores.shape[1]))))

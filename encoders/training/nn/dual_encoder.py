@@ -35,12 +35,14 @@ class TrainingOptions:
     config: TextConfig = field(default_factory=TextConfig)
     dimension: int = 512
     loss: str = "infonce"
-    space: Literal["shared", "feature"] = "shared"  # feature: as in COCO-CN, without projection
+    # feature: as in COCO-CN, without projection; teacher: the same, on unit vectors
+    space: Literal["shared", "feature", "teacher"] = "shared"
     epochs: int = 10
     batch_size: int = 256
     lr: float = 1e-3
     captions_per_image: int = 2  # drawn at each step for each image and language
     caption_loss_weight: float = 0.5  # of the loss between captions of one image, any languages
+    distillation_weight: float = 5.0  # of the distance to a teacher's text vectors
     weight_decay: float = 0.01
     ema_epochs: float = 1.0  # length of the exponential moving average of the weights
     patience: int = 4  # epochs without a better validation MRR before training stops
@@ -96,9 +98,9 @@ class DualEncoder(nn.Module):
         self.backbone = backbone or nn.Identity()
         sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
         self.text = text or TextNetwork(sizes, options.dimension, options.config, dict(vectors))
-        if options.space == "feature" and options.dimension != features:
+        if options.space != "shared" and options.dimension != features:
             raise TrainingProblem(f"the feature space has {features} dimensions")
-        self.image = ImageProjection(features, options.dimension, options.space == "feature")
+        self.image = ImageProjection(features, options.dimension, options.space != "shared")
         self.labels = nn.Linear(features, labels) if labels else None
         words = {language: vocabulary.words for language, vocabulary in vocabularies.items()}
         joint = options.generation_loss_weight > 0

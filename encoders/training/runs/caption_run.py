@@ -15,7 +15,7 @@ from capsearch.encoders.captioners import WEIGHTS_FILE, with_tags
 from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.taggers import BuiltInTagger
 from capsearch.encoders.training.fit.caption_confidence import fit_confidence
 from capsearch.encoders.training.fit.caption_corpus import (
@@ -63,7 +63,7 @@ class _Job:
     """A run with its data."""
 
     captioner: CaptionRun
-    backbone: Backbone
+    backbone: ImageNetwork
     tagger: BuiltInTagger | None
     train: EncodedImages
     validation: EncodedImages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def export_backbone(
     folder.mkdir(parents=True, exist_ok=True)
     served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
     to_onnx(served, size, folder / "backbone.onnx", OUTPUTS)
-    _halve(folder / "backbone.onnx")
+    _halve_file(folder / "backbone.onnx")
     common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
     model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
 
@@ -67,17 +67,34 @@ def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> N
     """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N."""
     # Two images, not one: torch.export specialises a dimension of size 1 to that size.
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    shapes = {0: torch.export.Dim("images")}
+    write_graph(module, example, shapes, ["pixels", *outputs], to, external_data=False)
+
+
+def write_graph(
+    module: nn.Module,
+    example: Tensor,
+    shapes: Mapping[int, Any],
+    names: Sequence[str],
+    to: Path,
+    external_data: bool,
+) -> None:
+    """The graph of a module with one input; `names` are that of the input and of the outputs.
+
+    `shapes` are the dimensions of the input that may change. With `external_data`, weights lie
+    beside the graph, which may then be larger than protobuf's two gigabytes.
+    """
     with _without_exporter_warnings():
         torch.onnx.export(
             module,
             (example,),
             to,
-            input_names=["pixels"],
-            output_names=list(outputs),
-            dynamic_shapes=({0: torch.export.Dim("images")},),
+            input_names=[names[0]],
+            output_names=list(names[1:]),
+            dynamic_shapes=(dict(shapes),),
             opset_version=OPSET,
             dynamo=True,
-            external_data=False,
+            external_data=external_data,
             verbose=False,
         )
 
@@ -96,12 +113,19 @@ def _without_exporter_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _halve(path: Path) -> None:
-    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+def _halve_file(path: Path) -> None:
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
 
     model = onnx.load(path)
+    halve(model)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def halve(model: Any) -> None:
+    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+    from onnx import TensorProto, helper, numpy_helper
+
     casts = []
     for weight in model.graph.initializer:
         if weight.data_type != TensorProto.FLOAT or np.prod(weight.dims) < MIN_HALVED:
@@ -114,5 +138,3 @@ def _halve(path: Path) -> None:
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from capsearch.encoders import model_folder, models
 from capsearch.encoders.datasets.dataset import CaptionDataset, Source, read
 from capsearch.encoders.datasets.features import FeatureCache, Report
 from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corpus
 from capsearch.encoders.training.fit.loop import TrainingLoop
@@ -58,6 +58,8 @@ class TrainingRun:
     options: TrainingOptions = field(default_factory=TrainingOptions)
     frozen_epochs: int = 3  # on the pretrained features, before the backbone is fine-tuned
     text_name: str = ""  # of the text model that is trained together with a backbone
+    teacher: str | None = None  # a CLIP-like model, whose space the text encoders learn
+    sentences: tuple[Path, ...] = ()  # files of sentences without images, for the teacher
     hidden: int | None = None  # units that the initial text encoders are pruned to; None: all
 
     @property
@@ -74,7 +76,11 @@ def read_split(run: TrainingRun, split: str) -> CaptionDataset:
 
 
 def corpus_of(
-    run: TrainingRun, train: CaptionDataset, validation: CaptionDataset, listener: Listener
+    run: TrainingRun,
+    train: CaptionDataset,
+    validation: CaptionDataset,
+    listener: Listener,
+    without_image: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """The captions of both splits, with new vocabularies and word vectors."""
     return build_corpus(
@@ -86,6 +92,7 @@ def corpus_of(
         run.options.config.word_width,
         run.min_count,
         run.options.seed,
+        without_image,
     )
 
 
@@ -152,7 +159,7 @@ def card_of(run: TrainingRun, train: TrainingSet, best: Epoch) -> dict[str, Any]
 
 
 def head_card(
-    run: TrainingRun, backbone: Backbone, best: Epoch, training: Mapping[str, Any]
+    run: TrainingRun, backbone: ImageNetwork, best: Epoch, training: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the card of a tagger or a captioner records about its training and its backbone."""
     options = {name: getattr(run.options, name) for name in ("batch_size", "lr", "seed")}

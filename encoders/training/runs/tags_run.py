@@ -16,7 +16,7 @@ from capsearch.encoders import model_folder, models
 from capsearch.encoders.calibration.logistic import expected_calibration_error
 from capsearch.encoders.datasets.dataset import CaptionDataset, Source, read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, load_features
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.tag_labels import (
     Annotations,
     TagLabels,
@@ -91,7 +91,7 @@ def train_tags(tags: TagsRun, listener: Listener | None = None) -> Path:
     return run.output
 
 
-def _split(tags: TagsRun, backbone: Backbone, part: str, listener: Listener) -> _Split:
+def _split(tags: TagsRun, backbone: ImageNetwork, part: str, listener: Listener) -> _Split:
     """The training or validation split, with the labelled photographs of the same part."""
     run = tags.run
     split = run.train_split if part == "train" else run.validation_split
@@ -103,7 +103,7 @@ def _split(tags: TagsRun, backbone: Backbone, part: str, listener: Listener) -> 
 
 
 def _encoded(
-    tags: TagsRun, backbone: Backbone, data: CaptionDataset, part: str, listener: Listener
+    tags: TagsRun, backbone: ImageNetwork, data: CaptionDataset, part: str, listener: Listener
 ) -> _Split:
     cache = FeatureCache(tags.run.cache)
     report = listener.report(f"features of {part}")

@@ -11,9 +11,10 @@ from capsearch.encoders import model_folder, models
 from capsearch.encoders.datasets.dataset import CaptionDataset, read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, load_features
 from capsearch.encoders.hubness import QueryBank
-from capsearch.encoders.image import Backbone
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import captions_of
+from capsearch.encoders.training.fit.distillation import read_sentences
 from capsearch.encoders.training.fit.names import shown_concepts
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.fit.trainer import Trainer
@@ -32,6 +33,7 @@ from capsearch.encoders.training.runs.run import (
     requirements_of,
     sentence_encoder,
 )
+from capsearch.encoders.training.runs.teacher import find_teacher, teach
 from capsearch.encoders.training.runs.variants import apply_variant
 from capsearch.engine.records import Vectors
 
@@ -39,11 +41,18 @@ from capsearch.engine.records import Vectors
 def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     """Text encoders and image projection on a backbone's features; the new model's folder."""
     listener = listener or Listener()
+    teacher = find_teacher(run)
+    run = replace(run, backbone=run.teacher or run.backbone)
     backbone = models.load_backbone(run.backbone)
     options = apply_variant(run.variant, run.options, backbone.dimension)
+    if teacher:
+        options = replace(options, space="teacher", dimension=backbone.dimension)
     run = replace(run, options=options)
+    more = read_sentences(run.sentences, teacher.reads) if teacher else {}
     train, validation = _features(run, backbone, listener)
-    corpus = corpus_of(run, train.data, validation.data, listener)
+    corpus = corpus_of(run, train.data, validation.data, listener, more)
+    if teacher:
+        corpus = teach(run, teacher, corpus, train.data, more, listener)
     model = DualEncoder(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
     validation_set = TrainingSet(validation.views, corpus.validation)
     train_set = TrainingSet(train.views, corpus.train, shown=corpus.shown)
@@ -113,7 +122,7 @@ class _SplitFeatures:
 
 
 def _features(
-    run: TrainingRun, backbone: Backbone, listener: Listener
+    run: TrainingRun, backbone: ImageNetwork, listener: Listener
 ) -> tuple[_SplitFeatures, _SplitFeatures]:
     """Training images with their flipped view if `run.flip`, validation images without."""
     cache = FeatureCache(run.cache)
