@@ -196,3 +196,16 @@ def test_a_copy_of_an_index_knows_what_was_described_and_rejected(
         assert document(other, "blue.png") == document(indexed, "blue.png")
         assert enrich(other).captioned == 0
         assert enrich(other, EnrichOptions(redo=True)).captions == 11  # one was rejected
+
+
+def test_of_equal_labels_the_surest_counts_and_empty_captions_do_not(indexed):
+    blue = document(indexed, "blue.png").record.id
+    fruit = Tag("orange", "en", 0.9, TAGGER, "orange")
+    colour = Tag("orange", "en", 0.4, TAGGER, "orange-color")
+    table = EnrichedTable(indexed.catalog)
+    with CatalogWriter(indexed.catalog).transaction():
+        table.put_tags(blue, "toy-tags@1", [fruit, colour])
+        empty, said = Caption("", "en", CAPTIONER), Caption("青", "ja", CAPTIONER, 0.5)
+        assert table.put_captions(blue, "toy-captions@1", [empty, said]) == 1
+    assert document(indexed, "blue.png").tags == (fruit,)
+    assert document(indexed, "blue.png").captions == (said,)
