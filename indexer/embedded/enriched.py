@@ -79,8 +79,8 @@ class EnrichedTable:
         """Makes these the only generated captions of an image, but for what people decided.
 
         Left out are captions that were rejected or are empty, and languages in which a person has
-        accepted or written one by hand. A caption that is there already keeps its vector. Returns how many
-        the image has now.
+        accepted or written one by hand. A caption that is there already keeps its vector. Returns
+        how many the image has now.
         """
         sql = "SELECT text FROM rejected WHERE image_id = ?"
         rejected = {row[0] for row in self._catalog.rows(sql, (image_id,))}
