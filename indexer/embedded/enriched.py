@@ -64,12 +64,12 @@ class EnrichedTable:
     # What models write
 
     def put_tags(self, image_id: str, model: str, tags: Sequence[Tag]) -> None:
-        """Makes these the only generated tags of an image."""
+        """Makes these the only generated tags of an image; of equal labels the first one counts."""
         self._connection.execute(
             f"DELETE FROM tags WHERE image_id = ? AND {_BY_MODELS}", (image_id,)
         )
         self._connection.executemany(
-            "INSERT OR REPLACE INTO tags (image_id, label, language, confidence, source, concept) "
+            "INSERT OR IGNORE INTO tags (image_id, label, language, confidence, source, concept) "
             "VALUES (?, ?, ?, ?, ?, ?)",
             [(image_id, *astuple(tag)) for tag in tags],
         )
@@ -78,15 +78,19 @@ class EnrichedTable:
     def put_captions(self, image_id: str, model: str, captions: Sequence[Caption]) -> int:
         """Makes these the only generated captions of an image, but for what people decided.
 
-        Left out are captions that were rejected, and languages in which a person has accepted or
-        written one by hand. A caption that is there already keeps its vector. Returns how many
-        the image has now.
+        Left out are captions that were rejected or are empty, and languages in which a person has
+        accepted or written one by hand. A caption that is there already keeps its vector. Returns
+        how many the image has now.
         """
         sql = "SELECT text FROM rejected WHERE image_id = ?"
         rejected = {row[0] for row in self._catalog.rows(sql, (image_id,))}
         sql = "SELECT language FROM captions WHERE image_id = ? AND source = ?"
         decided = {row[0] for row in self._catalog.rows(sql, (image_id, HAND))}
-        kept = [one for one in captions if one.text not in rejected and one.language not in decided]
+        kept = [
+            one
+            for one in captions
+            if one.text and one.text not in rejected and one.language not in decided
+        ]
         sql = f"SELECT id, text, language, source FROM captions WHERE image_id = ? AND {_BY_MODELS}"
         current = {(one.text, one.language, one.source) for one in kept}
         outdated = [

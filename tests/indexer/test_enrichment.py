@@ -12,7 +12,10 @@ from capsearch.engine.fakes import FakeCaptioner, FakeImageEncoder, FakeTagger
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Filters, Tag
+from capsearch.indexer.embedded import transfer
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.enriched import EnrichedTable
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import IndexOptions, index
 
@@ -175,3 +178,34 @@ def test_a_file_that_returns_is_described_already(indexed, image_folder, image):
     index(indexed, [])
     assert len(document(indexed, "blue.png").captions) == 3
     assert enrich(indexed).captioned == 0
+
+
+def test_a_copy_of_an_index_knows_what_was_described_and_rejected(
+    indexed, tmp_path, describing_model
+):
+    enrich(indexed)
+    blue = document(indexed, "blue.png")
+    with CatalogWriter(indexed.catalog).transaction():
+        EnrichedTable(indexed.catalog).reject(blue.record.id, blue.captions[0])
+    with Collection.create(tmp_path / "copy", describing_model) as other:
+        with indexed.catalog.snapshot():
+            for batch in transfer.read(indexed.catalog):
+                transfer.write(other, batch)
+        transfer.index_words(other)
+        other.finish()
+        assert document(other, "blue.png") == document(indexed, "blue.png")
+        assert enrich(other).captioned == 0
+        assert enrich(other, EnrichOptions(redo=True)).captions == 11  # one was rejected
+
+
+def test_of_equal_labels_the_surest_counts_and_empty_captions_do_not(indexed):
+    blue = document(indexed, "blue.png").record.id
+    fruit = Tag("orange", "en", 0.9, TAGGER, "orange")
+    colour = Tag("orange", "en", 0.4, TAGGER, "orange-color")
+    table = EnrichedTable(indexed.catalog)
+    with CatalogWriter(indexed.catalog).transaction():
+        table.put_tags(blue, "toy-tags@1", [fruit, colour])
+        empty, said = Caption("", "en", CAPTIONER), Caption("青", "ja", CAPTIONER, 0.5)
+        assert table.put_captions(blue, "toy-captions@1", [empty, said]) == 1
+    assert document(indexed, "blue.png").tags == (fruit,)
+    assert document(indexed, "blue.png").captions == (said,)
