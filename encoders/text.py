@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders import concepts
 from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.languages import detect, simplify
@@ -242,6 +243,10 @@ class SharedTextEncoder:
     def keywords(self, text: str) -> tuple[str, ...]:
         """The folded tokens that a query looks for, each once."""
         return keywords(text)
+
+    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+        """What a query names, by the concept table."""
+        return concepts.mentioned(text)
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Sentences of one language as queries; a sentence without known words is a zero row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from capsearch.engine.records import Caption, Contributions, Source
 
 Floats: TypeAlias = NDArray[np.float64]
-SOURCES: tuple[Source, ...] = ("image", "caption", "generated", "words")
+SOURCES: tuple[Source, ...] = (
+    "image", "caption", "generated", "words", "generated_words", "tag",
+)  # fmt: skip
+# What a document has by a source of which nothing is known: no score, or a share of nothing.
+ABSENT: Mapping[Source, float] = {
+    "image": np.nan, "caption": np.nan, "generated": np.nan,
+    "words": 0.0, "generated_words": 0.0, "tag": 0.0,
+}  # fmt: skip
 MAX_RARE = 2000  # documents; where a word has more, the vectors know it
 
 
@@ -21,20 +28,24 @@ class Evidence:
     """The scores of n documents for one query, by source; NaN where a document has none.
 
     `caption` and `generated` are the best of a document's captions; `words` is the share of the
-    query's words that occur in its text, 0 where none does.
+    query's words that occur in what people wrote about it, `generated_words` in what models wrote;
+    `tag` is the mean probability of the concepts that the query names. All three are 0 where
+    nothing is found.
     """
 
     image: Floats
     caption: Floats
     generated: Floats
     words: Floats
+    generated_words: Floats
+    tag: Floats
 
     @classmethod
     def of(cls, count: int, **known: Floats) -> Evidence:
-        """Evidence of `count` documents; what is not given is missing, words are not found."""
-        absent = np.full(count, np.nan)
-        values: dict[str, Floats] = dict.fromkeys(SOURCES, absent)
-        values["words"] = np.zeros(count)
+        """Evidence of `count` documents; what is not given is absent."""
+        values: dict[str, Floats] = {
+            source: np.full(count, absent) for source, absent in ABSENT.items()
+        }
         return cls(**(values | {name: np.asarray(one, float) for name, one in known.items()}))
 
     def at(self, rows: NDArray[np.int64]) -> Evidence:
@@ -58,6 +69,7 @@ def contributions(
         cm=_known(evidence.image[row]) if "image" in sources else None,
         cl=_known(best) if "caption" in sources else None,
         words=_known(evidence.words[row]) if "words" in sources else None,
+        tag=_known(evidence.tag[row]) if "tag" in sources else None,
         caption=caption if "caption" in sources else None,
         log_odds={name: float(values[row]) for name, values in log_odds.items() if values[row]},
     )
@@ -65,6 +77,20 @@ def contributions(
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
+
+
+def tag_score(concepts: Sequence[frozenset[str]], confidences: Mapping[str, float]) -> float:
+    """The mean over what a query names of the highest confidence among its concepts, 0 for none.
+
+    `confidences` are those of a document's tags, by concept.
+    """
+    if not concepts:
+        return 0.0
+    best = [
+        max((value for one, value in confidences.items() if one in ids), default=0.0)
+        for ids in concepts
+    ]
+    return sum(best) / len(best)
 
 
 def word_weight(documents: int, containing: int) -> float:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import PurePath
 
 import numpy as np
 
-from capsearch.engine.evidence import Evidence, contributions, is_rare, word_weight
+from capsearch.engine.evidence import Evidence, contributions, is_rare, tag_score, word_weight
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
-from capsearch.engine.records import Caption, Document, Facet, Facets, Filters, Vectors
+from capsearch.engine.records import Caption, Document, Facet, Facets, Filters, Tag, Vectors
+from capsearch.engine.tag_facets import ConceptTable, tag_facets
 
 
 @dataclass(frozen=True, slots=True)
 class FakeBackend:
     """The contract of a backend in its plainest form.
 
-    `vectors` holds image vectors by id, `captions` one (image id, caption, vector) each.
+    `vectors` holds image vectors by id, `captions` one (image id, caption, vector) each. Tags are
+    linked by `concepts` if it is given.
     """
 
     documents: Mapping[str, Document] = field(default_factory=dict)
     vectors: Mapping[str, Vectors] = field(default_factory=dict)
     captions: Sequence[tuple[str, Caption, Vectors]] = ()
+    concepts: ConceptTable | None = None
 
     def __len__(self) -> int:
         return len(self._searchable())
@@ -44,7 +47,7 @@ class FakeBackend:
         ids = [
             one
             for one in self._searchable()
-            if _passes(self.documents[one], filters) and self._has_phrases(one, query.phrases)
+            if self._passes(self.documents[one], filters) and self._has_phrases(one, query.phrases)
         ]
         matched = [self._matched(one, query) for one in ids]
         evidence = self._evidence(ids, query, matched)
@@ -76,7 +79,7 @@ class FakeBackend:
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[Document, ...]:
         """Latest first, undated last; ties by id."""
         present = self.lookup(sorted(self.documents)).values()
-        passing = [document for document in present if _passes(document, filters)]
+        passing = [document for document in present if self._passes(document, filters)]
         dated = sorted(
             (document for document in passing if document.record.taken_at is not None),
             key=lambda document: document.record.taken_at or datetime.min,
@@ -90,7 +93,7 @@ class FakeBackend:
         present = self.lookup(list(self.documents)).values()
         moments = [one.record.taken_at for one in present if one.record.taken_at is not None]
         return Facets(
-            tags=_counted({tag.label for tag in one.tags} for one in present),
+            tags=self._tag_facets(present),
             folders=_counted(
                 {str(folder) for path in one.record.paths for folder in PurePath(path).parents}
                 for one in present
@@ -100,6 +103,30 @@ class FakeBackend:
             earliest=min(moments).date() if moments else None,
             latest=max(moments).date() if moments else None,
         )
+
+    def _passes(self, document: Document, filters: Filters) -> bool:
+        return (
+            _lies_under(document.record.paths, filters.folders)
+            and all(self._tagged(document.tags, label) for label in filters.tags)
+            and _taken_within(document.record.taken_at, filters)
+            and _has_caption(document.captions, filters)
+        )
+
+    def _tagged(self, tags: Sequence[Tag], label: str) -> bool:
+        ids = self.concepts.under(label) if self.concepts else frozenset[str]()
+        return any(tag.label == label or tag.concept in ids for tag in tags)
+
+    def _tag_facets(self, present: Collection[Document]) -> tuple[Facet, ...]:
+        if self.concepts is None:
+            return _counted({tag.label for tag in one.tags} for one in present)
+        table = self.concepts
+        labels = _counted({tag.label for tag in one.tags if not tag.concept} for one in present)
+        ids = _counted(
+            {above for tag in one.tags if tag.concept for above in table.broader(tag.concept)}
+            for one in present
+        )
+        counts = [{one.value: one.images for one in found} for found in (labels, ids)]
+        return tag_facets(counts[0], counts[1], table)
 
     def _searchable(self) -> list[str]:
         """Documents with a file and a vector, by id."""
@@ -114,7 +141,9 @@ class FakeBackend:
         known = {
             "caption": np.array([one[1] for one in matched], float),
             "generated": np.array([one[2] for one in matched], float),
-            "words": np.array(self._coverage(ids, query.words), float),
+            "words": np.array(self._coverage(ids, query.words, False), float),
+            "generated_words": np.array(self._coverage(ids, query.words, True), float),
+            "tag": np.array([self._tag_score(one, query) for one in ids], float),
         }
         if query.image is not None:
             known["image"] = np.array([np.dot(self.vectors[one], query.image) for one in ids])
@@ -134,16 +163,21 @@ class FakeBackend:
                 chosen = (score, caption)
         return chosen[1], best[False], best[True]
 
-    def _texts(self, image_id: str) -> list[list[str]]:
-        """The words of every caption, tag and path."""
+    def _tag_score(self, image_id: str, query: EncodedQuery) -> float:
+        tags = sorted(self.documents[image_id].tags, key=lambda tag: tag.confidence)
+        return tag_score(query.concepts, {one.concept: one.confidence for one in tags})
+
+    def _texts(self, image_id: str, generated: bool) -> list[list[str]]:
+        """The words of every caption and tag by people, and of paths; or of those by models."""
         document = self.documents[image_id]
-        texts = [caption.text for caption in document.captions]
-        texts += [tag.label for tag in document.tags] + list(document.record.paths)
+        texts = [one.text for one in document.captions if one.generated == generated]
+        texts += [tag.label for tag in document.tags if tag.generated == generated]
+        texts += [] if generated else document.record.paths
         return [re.findall(r"\w+", text.lower()) for text in texts]
 
-    def _coverage(self, ids: Sequence[str], words: Sequence[str]) -> list[float]:
+    def _coverage(self, ids: Sequence[str], words: Sequence[str], generated: bool) -> list[float]:
         """The weight of the query's rare words that each document has, from 0 to 1."""
-        present = {one: set().union(*self._texts(one)) for one in self._searchable()}
+        present = {one: set().union(*self._texts(one, generated)) for one in self._searchable()}
         count = Counter(word for text in present.values() for word in text)
         weights = {word: word_weight(len(self), count[word]) for word in words}
         rare = [word for word in words if is_rare(len(self), count[word])]
@@ -154,17 +188,9 @@ class FakeBackend:
         ]
 
     def _has_phrases(self, image_id: str, phrases: Sequence[Sequence[str]]) -> bool:
-        texts = [f" {' '.join(text)} " for text in self._texts(image_id)]
+        written = (*self._texts(image_id, False), *self._texts(image_id, True))
+        texts = [f" {' '.join(text)} " for text in written]
         return all(any(f" {' '.join(phrase)} " in text for text in texts) for phrase in phrases)
-
-
-def _passes(document: Document, filters: Filters) -> bool:
-    return (
-        _lies_under(document.record.paths, filters.folders)
-        and set(filters.tags) <= {tag.label for tag in document.tags}
-        and _taken_within(document.record.taken_at, filters)
-        and _has_caption(document.captions, filters)
-    )
 
 
 def _lies_under(paths: Sequence[str], folders: Sequence[str]) -> bool:

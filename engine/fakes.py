@@ -50,7 +50,8 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
     "purple": (128, 0, 160),
     "orange": (255, 140, 0),
 }
-_CONCEPT_IDS = {"orange": "orange-color"}  # in encoders.concepts, where it is not the name
+# In encoders.concepts, where the id is not the name.
+_CONCEPT_IDS: Mapping[str, str] = {"orange": "orange-color"}
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR; this folder does without Pillow
 _RED = 0  # the first colour, and the first concept
 # The word for each concept in (en, zh, ja). The first eight are the colours, in order.
@@ -189,6 +190,12 @@ class FakeTextEncoder:
     def keywords(self, text: str) -> tuple[str, ...]:
         """Lower-case words, each once."""
         return tuple(dict.fromkeys(self.words(text)))
+
+    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+        """The colours and things that a text names."""
+        counts = _concept_counts(text, self.detect(text))
+        names = [names[0] for names, count in zip(CONCEPTS, counts, strict=True) if count]
+        return tuple(frozenset({_CONCEPT_IDS.get(name, name)}) for name in names)
 
 
 @dataclass(slots=True)

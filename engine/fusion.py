@@ -1,8 +1,9 @@
 """Evidence into one score.
 
 Every source of evidence (the image itself, captions people wrote, captions a model wrote, words
-found as words) gives each document a score for a query, or none: a document without a caption is
-not a document with an unrelated one. Three ways to fuse them, all linear in the scores:
+found as words in either, tags of what the query names) gives each document a score for a query, or
+none: a document without a caption is not a document with an unrelated one. Three ways to fuse them,
+all linear in the scores:
 
     SingleSource        CM or CL alone
     ConvexCombination   COCO-CN section IV-D: weight * CL + (1 - weight) * CM, with a floor
@@ -21,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.engine.evidence import SOURCES, Evidence, Floats
+from capsearch.engine.evidence import ABSENT, SOURCES, Evidence, Floats
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent, without
 from capsearch.engine.records import Source, Unit
 
@@ -231,7 +232,7 @@ def _or_worst(scores: Floats) -> Floats:
 
 def _single(scores: Mapping[Source, float]) -> Evidence:
     """The evidence of one document."""
-    return Evidence(*(np.array([scores[source]]) for source in SOURCES))
+    return Evidence(*(np.array([scores.get(source, ABSENT[source])]) for source in SOURCES))
 
 
 def _known(score: float) -> float:

@@ -153,6 +153,10 @@ class TextEncoder(Protocol):
         """The folded tokens that a query looks for, each once."""
         ...
 
+    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+        """What a query names: the ids of each concept and of all narrower ones."""
+        ...
+
 
 class Tagger(Protocol):
     """Names what images show, from the features of one backbone."""

@@ -74,6 +74,7 @@ class EncodedQuery:
     image: Vectors | None = None  # (D,) against image vectors
     caption: Vectors | None = None  # (C,) against caption vectors
     words: tuple[str, ...] = ()  # folded tokens, each once
+    concepts: tuple[frozenset[str], ...] = ()  # ids of what it names, narrower ones included
     phrases: tuple[tuple[str, ...], ...] = ()  # folded tokens that must occur, in this order
     caption_offsets: Mapping[str, float] = field(default_factory=dict)  # by caption language
     min_score: float = float("-inf")  # of a hit, in the fusion's own unit: log-odds or score

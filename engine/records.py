@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,), (N, G, C) for feature maps
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
-Source = Literal["image", "caption", "generated", "words"]  # of evidence, see engine.fusion
+# Of evidence, see engine.fusion.
+Source = Literal["image", "caption", "generated", "words", "generated_words", "tag"]
 
 LANGUAGES = ("en", "zh", "ja")
 MODES: tuple[Mode, ...] = ("clm", "cm", "cl")
@@ -93,7 +94,7 @@ class Filters:
     """What a hit must be, besides relevant. The empty filter lets everything through."""
 
     folders: tuple[str, ...] = ()  # absolute; an image lies under at least one of them
-    tags: tuple[str, ...] = ()  # carries all of them
+    tags: tuple[str, ...] = ()  # carries all of them, under any name, or something narrower
     taken_from: date | None = None  # inclusive
     taken_until: date | None = None  # inclusive
     caption_language: str | None = None  # has a caption in it
@@ -114,6 +115,7 @@ class Contributions:
     cm: float | None = None
     cl: float | None = None
     words: float | None = None  # share of the query's words found as words
+    tag: float | None = None  # probability of what the query names, by tags
     caption: Caption | None = None
     log_odds: Mapping[str, float] = field(default_factory=dict)
 
@@ -190,13 +192,14 @@ class Facet:
 
     value: str
     images: int
+    concept: str = ""  # the id of the concept that a tag names: shown in the reader's language
 
 
 @dataclass(frozen=True, slots=True)
 class Facets:
     """All values to filter by; most images first, then by name."""
 
-    tags: tuple[Facet, ...] = ()
+    tags: tuple[Facet, ...] = ()  # by concept, counting what is narrower; or by label
     folders: tuple[Facet, ...] = ()  # absolute, counting what lies anywhere below
     caption_languages: tuple[Facet, ...] = ()
     written_by: tuple[Facet, ...] = ()  # "people", "models"

@@ -9,6 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from capsearch.engine.errors import InvalidQuery, UnknownLanguage
+from capsearch.engine.evidence import SOURCES
 from capsearch.engine.fusion import (
     CalibratedEvidence,
     ConvexCombination,
@@ -100,6 +101,7 @@ class SearchEngine:
             caption=text.caption[0] if "caption" in fusion.sources else None,
             caption_offsets=model.caption_offsets if model else {},
             words=words,
+            concepts=self.text_encoder.concepts(query.text) if "tag" in fusion.sources else (),
             phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
         )
         warnings = tuple(self._warnings(text, language, query))
@@ -122,7 +124,7 @@ class SearchEngine:
         if query.weight is not None or with_image or model is None:
             return self._uncalibrated(query, language, mode, with_image), None
         if mode == "cm":
-            model = without(model, "caption", "generated", "words")
+            model = without(model, *(one for one in SOURCES if one != "image"))
         background: Mapping[Source, float] = self.text_encoder.background(text)
         return CalibratedEvidence(model, background, len(self.backend)), model
 

@@ -12,10 +12,11 @@ from filelock import FileLock, Timeout
 from capsearch.engine.errors import IndexBusy, IndexProblem
 from capsearch.engine.records import GENERATED
 from capsearch.indexer.embedded import thumbnails
-from capsearch.indexer.embedded.catalog import SqliteCatalog, under
+from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import read_stats
 from capsearch.indexer.embedded.facets import StoredFacets
+from capsearch.indexer.embedded.filters import under
 from capsearch.indexer.embedded.own_files import CATALOG, LOCK
 from capsearch.indexer.embedded.remembered import Remembered
 

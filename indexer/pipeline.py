@@ -25,6 +25,7 @@ from capsearch.indexer.embedded.words import update_words
 from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
 from capsearch.indexer.in_flight import DecodeJournal
 from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
+from capsearch.indexer.progress import Progress
 from capsearch.indexer.removing import Removal, keep_days, prune
 from capsearch.indexer.roots import Roots, refuse_if_all_are_empty, scan_roots
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped
@@ -49,16 +50,6 @@ class IndexOptions:
 
 
 _DEFAULTS = IndexOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is: `done` of `total` (None: unknown) in "scan", "embed" or "captions"."""
-
-    stage: str
-    done: int
-    total: int | None
-    current: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from elastic_node import Node, Unavailable, running_node
 
 from capsearch.encoders.models import Model
-from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
+from capsearch.engine.fakes import (
+    FakeCaptioner,
+    FakeImageEncoder,
+    FakeTagger,
+    FakeTextEncoder,
+    colour_image,
+)
+from capsearch.engine.protocols import Enricher
 from capsearch.indexer.embedded.collection import Collection
 
 
@@ -22,6 +30,13 @@ def build_fake_model(backbone: str = "toy", turn: int = 0, penalty: float = 0.0)
         image=FakeImageEncoder(backbone, turn, penalty),
         text=FakeTextEncoder(turn=turn, penalty=penalty),
     )
+
+
+@pytest.fixture
+def describing_model() -> Model:
+    """The toy model with a tagger and a captioner, always the same two."""
+    enricher = Enricher(FakeTagger(), FakeCaptioner())
+    return replace(build_fake_model(), enricher=lambda: enricher)
 
 
 @pytest.fixture

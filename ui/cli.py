@@ -33,11 +33,22 @@ COMMANDS: Mapping[str, Entry] = {
     "query": Entry(
         "capsearch.ui.commands.query:command", "Find images by text, by an image or by both."
     ),
+    "enrich": Entry(
+        "capsearch.ui.commands.enrich:command", "Let the model write captions and tags."
+    ),
+    "caption": Entry("capsearch.ui.commands.describe:caption", "Write captions for image files."),
+    "tag": Entry("capsearch.ui.commands.describe:tag", "Name what image files show."),
+    "describe": Entry(
+        "capsearch.ui.commands.describe:describe", "Find the sentences that describe an image."
+    ),
     "ui": Entry("capsearch.ui.commands.ui:command", "Open the search page in a browser."),
     "info": Entry("capsearch.ui.commands.info:command", "Report what an index holds."),
     "forget": Entry("capsearch.ui.commands.forget:command", "Let go of an indexed folder."),
     "copy": Entry(
         "capsearch.ui.commands.copy:command", "Copy an index to a cluster, or back, as it is."
+    ),
+    "export": Entry(
+        "capsearch.ui.commands.export:command", "Captions and tags for other programs."
     ),
     "models": Entry("capsearch.ui.commands.models:command", "List the available models."),
     "train": Entry("capsearch.ui.commands.train:command", "Train models on your own captions."),

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.datasets.dataset import CaptionDataset
-from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
+from capsearch.encoders.datasets.features import (
+    FeatureCache,
+    Report,
+    decoded_batches,
+    load_features,
+)
 from capsearch.encoders.models import Model
-from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import EncodedText, Vectors
+from capsearch.engine.protocols import Captioner, Enricher, TextEncoder
+from capsearch.engine.records import EncodedText, ImageFeatures, Tag, Vectors
 
 Rows = NDArray[np.int64]
 _TEXTS_A_BATCH = 256
+NO_HEADS = Enricher()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,16 @@ class EncodedCaptions:
 
 @dataclass(frozen=True, slots=True)
 class EncodedImages:
-    """Images as documents, their captions by language, and the objects people labelled."""
+    """Images as documents, their captions by language, and the objects people labelled.
+
+    `generated` are captions that the model's captioner wrote, `tags` what its tagger found.
+    """
 
     images: Vectors  # (N, D)
     captions: Mapping[str, EncodedCaptions]
     objects: tuple[tuple[str, ...], ...]  # () where nobody labelled any
+    generated: Mapping[str, EncodedCaptions] = field(default_factory=dict)
+    tags: tuple[tuple[Tag, ...], ...] = ()
 
 
 def encode_images(
@@ -65,15 +76,46 @@ def encode_images(
     data: CaptionDataset,
     cache: FeatureCache | None = None,
     report: Report | None = None,
+    enricher: Enricher = NO_HEADS,
 ) -> EncodedImages:
-    """A data set through the model; images that cannot be read are left out."""
+    """A data set through the model; images that cannot be read are left out.
+
+    With an `enricher`, also what it writes about the images.
+    """
     kept, features = load_features(model.image, data, cache, report)
     languages = [one for one in kept.languages if one in model.text.languages]
+    tagger, captioner = enricher.tagger, enricher.captioner
     return EncodedImages(
         model.image.project(features),
         {one: encode_captions(model.text, kept, one) for one in languages},
         tuple(image.objects for image in kept.images),
+        generate_captions(model, captioner, kept, report) if captioner else {},
+        tagger.tag(ImageFeatures(features)) if tagger else (),
     )
+
+
+def generate_captions(
+    model: Model, captioner: Captioner, data: CaptionDataset, report: Report | None = None
+) -> dict[str, EncodedCaptions]:
+    """What a captioner writes about images, by language; nothing without feature maps."""
+    row_of = {image.id: row for row, image in enumerate(data.images)}
+    written: dict[str, list[tuple[int, str]]] = {one: [] for one in captioner.languages}
+    done = 0
+    for ids, pixels in decoded_batches(data, model.image.preprocess):
+        features = model.image.feature_maps(pixels)
+        if features.grid is None:
+            return {}
+        for image_id, captions in zip(ids, captioner.caption(features), strict=True):
+            for caption in captions:
+                written[caption.language].append((row_of[image_id], caption.text))
+        done += len(ids)
+        if report:
+            report(done, len(data))
+    return {
+        language: _encoded(model.text, sorted(found, key=lambda one: one[0]), language)
+        for language, found in written.items()
+        if language in model.text.languages
+    }
 
 
 def encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
@@ -83,6 +125,13 @@ def encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -
         for row, image in enumerate(data.images)
         for caption in image.captions.get(language, ())
     ]
+    return _encoded(encoder, found, language)
+
+
+def _encoded(
+    encoder: TextEncoder, found: Sequence[tuple[int, str]], language: str
+) -> EncodedCaptions:
+    """(row of the image, text) of captions in the order of the images."""
     texts = tuple(text for _, text in found)
     encoded = encode_texts(encoder, texts, language)
     return EncodedCaptions(

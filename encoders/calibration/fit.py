@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 import numpy as np
 
 from capsearch.encoders.calibration import logistic
 from capsearch.encoders.calibration.collection import EncodedImages, encode_texts
+from capsearch.encoders.calibration.examples import (
+    REFERENCE_SIZE,
+    ExampleList,
+    Examples,
+    fitted_regression,
+    sampled,
+)
+from capsearch.encoders.calibration.generated import WORDS_WEIGHT, generated_kinds
 from capsearch.encoders.calibration.logistic import Floats, Regression
 from capsearch.encoders.calibration.scenarios import Scenario, names, scenarios
 from capsearch.encoders.evidence import DocumentBank
@@ -20,30 +27,9 @@ from capsearch.engine.fusion import CalibratedEvidence
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Source
 
-REFERENCE_SIZE = 1000
 BANK = 750  # images and captions
-HARD, RANDOM = 30, 40  # negatives a query: the best-scored ones, and some others
 LOST = 0.03  # of the queries may lose all hits to the cut-off, and of right hits their place
 FIRST = 10  # hits that count for the cut-offs
-WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablations.md
-
-
-Examples: TypeAlias = tuple[Floats, Floats, Floats, Floats]  # features, labels, weights, sizes
-
-
-@dataclass
-class _Examples:
-    """Pairs of a query and a document, with sampling weights."""
-
-    features: list[Floats] = field(default_factory=list)
-    labels: list[Floats] = field(default_factory=list)
-    weights: list[Floats] = field(default_factory=list)
-    log_sizes: list[Floats] = field(default_factory=list)
-
-    def joined(self) -> Examples:
-        parts = (self.features, self.labels, self.weights, self.log_sizes)
-        features, labels, weights, sizes = (np.concatenate(one) for one in parts)
-        return features, labels, weights, sizes
 
 
 def document_bank(data: EncodedImages, seed: int = 0) -> DocumentBank:
@@ -83,7 +69,7 @@ def fit_evidence(
         long = _fit(sentences, weight, random)
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
-        short = list(names(data, encoded, list(labels), bank, random))
+        short = list(names(data, encoded, labels, bank, random))
         fitted[language] = LengthDependent(
             short=_fit(short, weight, random) if short else long, long=long
         )
@@ -98,38 +84,21 @@ def _fit(
     features, labels, weights, sizes = examples
     free = logistic.fit(np.c_[features, sizes], labels, weights, np.zeros(len(labels)))
     exponent = round(float(np.clip(-free.coefficients[-1], 0.0, 1.0)), 3)
-    image = _kind(_fitted(examples, exponent, {"image": 1.0}), {"image": 1.0})
+    image = _kind(fitted_regression(examples, exponent, {"image": 1.0}), {"image": 1.0})
     shares: dict[Source, float] = {"image": 1.0 - clm_weight, "caption": clm_weight}
     languages = sorted({one.caption_language for one in found})
     captioned = _examples(found, random, clm_weight, captioned=True, languages=languages)
-    fitted = _fitted(captioned, exponent, shares)
+    fitted = fitted_regression(captioned, exponent, shares)
     caption = _kind(fitted, shares)
     offsets = _offsets(fitted, caption, languages)
     kinds = {"": image, "caption": caption}
     model = EvidenceModel(kinds, REFERENCE_SIZE, exponent, 0.0, caption_offsets=offsets)
     first, others = _cutoffs(model, found)
-    return replace(model, cutoff=first, tail_cutoff=min(first, others))
-
-
-def _fitted(examples: Examples, exponent: float, shares: Mapping[Source, float]) -> Regression:
-    """The regression, with backgrounds that count no more than the scores themselves.
-
-    Otherwise a query that scores low on everything, because the model does not know its words,
-    would be surer of its hits than one that scores high.
-    """
-    features, labels, weights, sizes = examples
-    free = logistic.fit(features, labels, weights, -exponent * sizes)
-    slope = max(float(free.coefficients[0]), 0.0)
-    bounded = free.coefficients.copy()
-    for at, share in enumerate(shares.values(), start=1):
-        bounded[at] = np.clip(bounded[at], -slope * share, 0.0)
-    if np.array_equal(bounded, free.coefficients):
-        return free
-    fixed = features[:, 1 : 1 + len(shares)] @ bounded[1 : 1 + len(shares)]
-    others = np.delete(features, np.s_[1 : 1 + len(shares)], axis=1)
-    again = logistic.fit(others, labels, weights, fixed - exponent * sizes)
-    found = np.insert(again.coefficients, 1, bounded[1 : 1 + len(shares)])
-    return Regression(again.intercept, found)
+    model = replace(model, cutoff=first, tail_cutoff=min(first, others))
+    described = [one for one in found if one.generated]
+    if not described:
+        return model
+    return replace(model, kinds={**kinds, **generated_kinds(model, described, clm_weight, random)})
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:
@@ -172,10 +141,10 @@ def _examples(
     the ranking is the paper's: weight * CL + (1 - weight) * CM, tuned for MRR. Letting the
     regression choose the weight ranks a little worse.
     """
-    examples = _Examples()
+    examples = ExampleList()
     for one in found:
         has_caption = ~np.isnan(one.caption)
-        weights = _sampled(one, random) * (has_caption if captioned else ~has_caption)
+        weights = sampled(one, random) * (has_caption if captioned else ~has_caption)
         rows, columns = np.nonzero(weights)
         scores, backgrounds = one.image[rows, columns], [one.image_background[rows]]
         if captioned:
@@ -184,24 +153,8 @@ def _examples(
             backgrounds += [
                 np.full(len(rows), float(one.caption_language == other)) for other in languages[1:]
             ]
-        examples.features.append(np.stack([scores, *backgrounds], axis=1))
-        examples.labels.append(one.relevant[rows, columns].astype(float))
-        examples.weights.append(weights[rows, columns])
-        size = np.log(one.image.shape[1] / REFERENCE_SIZE)
-        examples.log_sizes.append(np.full(len(rows), size))
+        examples.add(one, rows, columns, weights, [scores, *backgrounds])
     return examples.joined()
-
-
-def _sampled(one: Scenario, random: np.random.Generator) -> Floats:
-    """(Q, N) sampling weights, zero for pairs left out."""
-    hard = one.relevant.copy()
-    for scores in (one.image, np.nan_to_num(one.caption, nan=-np.inf)):
-        best = np.argsort(-scores, axis=1)[:, :HARD]
-        np.put_along_axis(hard, best, True, axis=1)
-    others = (~hard).sum(axis=1, keepdims=True)
-    easy = ~hard & (random.random(hard.shape) < RANDOM / np.maximum(others, 1))
-    drawn = np.maximum(easy.sum(axis=1, keepdims=True), 1)
-    return np.where(hard, 1.0, np.where(easy, others / drawn, 0.0))
 
 
 def _cutoffs(model: EvidenceModel, found: Sequence[Scenario]) -> tuple[float, float]:
@@ -246,4 +199,9 @@ def evidence_of(scenario: Scenario, row: int, model: EvidenceModel) -> Evidence:
     """The evidence of one query of a scenario."""
     count = scenario.image.shape[1]
     offset = model.caption_offsets.get(scenario.caption_language, 0.0)
-    return Evidence.of(count, image=scenario.image[row], caption=scenario.caption[row] + offset)
+    known = {"image": scenario.image[row], "caption": scenario.caption[row] + offset}
+    if scenario.generated:
+        known["generated"] = scenario.best_generated(model.caption_offsets)[row]
+    if scenario.tag is not None:
+        known["tag"] = scenario.tag[row]
+    return Evidence.of(count, **known)

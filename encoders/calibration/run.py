@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsearch.encoders import concepts, evidence, models
-from capsearch.encoders.calibration.collection import EncodedImages, encode_images
+from capsearch.encoders.calibration.collection import NO_HEADS, EncodedImages, encode_images
 from capsearch.encoders.calibration.fit import document_bank, fit_evidence
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read
@@ -15,6 +15,7 @@ from capsearch.encoders.datasets.features import FeatureCache, Report, default_c
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
+from capsearch.engine.protocols import Enricher
 from capsearch.engine.records import LANGUAGES
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
@@ -36,7 +37,7 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     """Fits what evidence is worth to a model and writes it; DataProblem without captions."""
     model = models.load(run.model)
     cache = FeatureCache(run.cache or default_cache())
-    validation = _encoded(model, run, run.split, None, cache, report)
+    validation = _encoded(model, run, run.split, None, cache, report, model.enricher())
     if not validation.captions:
         raise DataProblem(f"split '{run.split}' has no captions the model reads")
     bank = document_bank(_encoded(model, run, run.bank_split, BANK_IMAGES, cache, report))
@@ -65,9 +66,11 @@ def _encoded(
     limit: int | None,
     cache: FeatureCache,
     report: Report | None,
+    enricher: Enricher = NO_HEADS,
 ) -> EncodedImages:
     data = read(run.sources, splits=[split])
-    return encode_images(model, data if limit is None else data.first(limit), cache, report)
+    chosen = data if limit is None else data.first(limit)
+    return encode_images(model, chosen, cache, report, enricher)
 
 
 def _own_folder(model: Model) -> Path:

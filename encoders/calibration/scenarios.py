@@ -8,13 +8,15 @@ have captions in both languages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders import concepts
 from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages, Rows
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.engine.records import EncodedText, Vectors
@@ -38,6 +40,15 @@ class Scenario:
     caption_background: Floats  # (Q,)
     caption_language: str
     texts: tuple[str, ...] = ()  # of the queries
+    generated: Mapping[str, Vectors] = field(default_factory=dict)  # (Q, N) by caption language
+    tag: Vectors | None = None  # (Q, N) engine.evidence.tag_score
+
+    def best_generated(self, offsets: Mapping[str, float]) -> Floats:
+        """(Q, N) by the best caption that a model wrote; NaN where it wrote none."""
+        best = np.full(self.image.shape, np.nan)
+        for language, scores in self.generated.items():
+            best = np.fmax(best, scores + offsets.get(language, 0.0))
+        return best
 
 
 def scenarios(
@@ -61,11 +72,15 @@ def scenarios(
 def names(
     data: EncodedImages,
     encoded: EncodedText,
-    labels: Sequence[str],
+    named: Mapping[str, str],
     bank: DocumentBank,
     random: np.random.Generator,
 ) -> Iterator[Scenario]:
-    """Names of objects as queries: all images that people labelled so are relevant."""
+    """Names of objects as queries: all images that people labelled so are relevant.
+
+    `named` has the query of each label, `encoded` the queries in that order.
+    """
+    labels, texts = list(named), list(named.values())
     labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
     for language, captions in data.captions.items():
         for size, share in product(SIZES, SHARES):
@@ -84,6 +99,9 @@ def names(
                 relevant[present],
                 *backgrounds(bank, visual, caption),
                 language,
+                asked := tuple(texts[row] for row in present),
+                generated_scores(data, caption, chosen),
+                tag_scores(data, asked, chosen),
             )
 
 
@@ -126,6 +144,41 @@ def relevance(data: EncodedImages, labels: Sequence[str], images: Rows) -> NDArr
     return np.array(found, bool).reshape(len(labels), len(images))
 
 
+def generated_scores(data: EncodedImages, queries: Vectors, images: Rows) -> dict[str, Vectors]:
+    """(Q, N) scores of what the model wrote about each image, by language."""
+    found = {}
+    for language, captions in data.generated.items():
+        kept = captions.of_images(images)
+        owners = np.searchsorted(images, kept.image_rows)
+        scores = _best(queries @ kept.documents.T, owners, len(images))
+        found[language] = scores.astype(np.float32)
+    return found
+
+
+def tag_scores(data: EncodedImages, texts: Sequence[str], images: Rows) -> Vectors | None:
+    """(Q, N) how sure the model's tags are of what each query names; None without tags."""
+    if not data.tags:
+        return None
+    tags = [data.tags[row] for row in images.tolist()]
+    columns = {one: at for at, one in enumerate(sorted({t.concept for some in tags for t in some}))}
+    table = np.zeros((len(tags), len(columns)), np.float32)  # (N, K)
+    for row, some in enumerate(tags):
+        for tag in some:
+            table[row, columns[tag.concept]] = max(table[row, columns[tag.concept]], tag.confidence)
+    scores = np.zeros((len(texts), len(tags)), np.float32)
+    for at, text in enumerate(texts):
+        named = [[columns[one] for one in ids if one in columns] for ids in _mentioned(text)]
+        for chosen in named:
+            if chosen:
+                scores[at] += table[:, chosen].max(axis=1) / len(named)
+    return scores
+
+
+@lru_cache(maxsize=100_000)
+def _mentioned(text: str) -> tuple[frozenset[str], ...]:
+    return concepts.mentioned(text)
+
+
 def _scenario(
     data: EncodedImages,
     queries: EncodedCaptions,
@@ -155,6 +208,9 @@ def _scenario(
         relevant,
         *backgrounds(bank, queries.visual, queries.caption),
         caption_language,
+        queries.texts,
+        generated_scores(data, queries.caption, images),
+        tag_scores(data, queries.texts, images),
     )
 
 

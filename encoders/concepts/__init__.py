@@ -6,25 +6,33 @@ vocabulary, and tag filters their synonyms: `--tag animal` finds what is tagged 
 
     concept = concepts.by_id("dolphin")
     concepts.named("イルカ")          # every concept with that name, in any language
-    concepts.likeliest("kite")        # the one that an image usually shows
+    concepts.likeliest("kite")        # the one that a label most likely means
     concepts.narrower("animal")       # the ids of all animals, itself included
+    concepts.under("动物")            # the same by any name
+    concepts.mentioned("两只猫")      # what a query names
 """
 
 from __future__ import annotations
 
-import csv
+import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 
 from capsearch.encoders.languages import normalise, simplify
 from capsearch.engine.records import LANGUAGES
 
 _FOLDER = Path(__file__).parent
-# Tables in the order in which images show their senses of a name: a kite is a toy, not the bird.
+# The tables in which labels of images most likely stand, likeliest first: a kite is not the bird.
 _SENSES = ("objects", "vehicles", "clothing", "food", "upper", "people", "animals")
+_MAX_WORDS, _MAX_CHARACTERS = 4, 12  # of a name that is looked for in a text
+_RUN = re.compile(
+    r"[a-z0-9'’.-]+(?: [a-z0-9'’.-]+)*|[^\x00-\x7f]+"
+)  # Latin words, or other scripts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,15 @@ def all_concepts() -> Mapping[str, Concept]:
     return {one.id: one for path in sorted(_FOLDER.glob("*.tsv")) for one in _read(path)}
 
 
+@cache
+def version() -> str:
+    """Changes when the tables do."""
+    total = hashlib.blake2b(digest_size=6)
+    for path in sorted(_FOLDER.glob("*.tsv")):
+        total.update(path.read_bytes())
+    return total.hexdigest()
+
+
 def by_id(concept_id: str) -> Concept:
     """The concept with an id; KeyError for one that does not exist."""
     return all_concepts()[concept_id]
@@ -65,8 +82,61 @@ def fold(name: str) -> str:
 
 
 def likeliest(name: str) -> Concept | None:
-    """What a name means on an image, if it is a name: of its senses the most usual one."""
+    """The concept that a label most likely means; None for a label that names none."""
     return min(named(name), key=sense, default=None)
+
+
+def label_of(concept_id: str, label: str, language: str) -> str:
+    """The name of a tag in a language: of its concept, or its label if it has none."""
+    if not concept_id:
+        return label
+    known = all_concepts().get(concept_id)  # another version of the table may have written it
+    return known.name(language) if known else label
+
+
+def under(name: str) -> frozenset[str]:
+    """The ids of all concepts with a name in any language, and of all below them."""
+    return frozenset(chain.from_iterable(narrower(one.id) for one in named(name)))
+
+
+def mentioned(text: str) -> tuple[frozenset[str], ...]:
+    """What a text names: for each name in it, the ids `under` it. Longer names go first.
+
+    So a hot dog is no dog. English plurals name what their singulars do.
+    """
+    found: dict[frozenset[str], None] = {}
+    for run in _RUN.findall(fold(text)):
+        parts = run.split(" ") if run.isascii() else list(run)
+        found |= dict.fromkeys(_mentioned_in(parts, run.isascii()))
+    return tuple(found)
+
+
+def _mentioned_in(parts: list[str], latin: bool) -> Iterator[frozenset[str]]:
+    """Names in a sequence of words, or of characters; the longest at each place."""
+    longest, between = (_MAX_WORDS, " ") if latin else (_MAX_CHARACTERS, "")
+    at = 0
+    while at < len(parts):
+        for length in range(min(longest, len(parts) - at), 0, -1):
+            name = between.join(parts[at : at + length])
+            ids = next(filter(None, map(under, _singulars(name) if latin else (name,))), None)
+            if ids:
+                yield ids
+                at += length - 1
+                break
+        at += 1
+
+
+def _singulars(name: str) -> Iterator[str]:
+    """A name as written, then what it may be the plural of."""
+    yield name
+    for ending, singular in (("ies", "y"), ("ves", "f"), ("es", ""), ("s", "")):
+        if name.endswith(ending) and len(name) > len(ending) + 2:
+            yield name[: -len(ending)] + singular
+
+
+def sense(concept: Concept) -> int:
+    """How usual it is that images show this concept among those of one name, lowest first."""
+    return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
 
 
 def broader(concept_id: str) -> frozenset[str]:
@@ -101,26 +171,29 @@ def _children() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def _ids_by_name() -> Mapping[str, tuple[str, ...]]:
+    names = [
+        (name, one.id)
+        for one in all_concepts().values()
+        for language in LANGUAGES
+        for name in one.names[language]
+    ]
+    # One text of all names, since converting each would take a while; a test compares with _fold.
+    folded = simplify("\n".join(name for name, _ in names)).lower().split("\n")
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for one in all_concepts().values():
-        for names in one.names.values():
-            for name in names:
-                found[fold(name)][one.id] = None
+    for name, (_, concept_id) in zip(folded, names, strict=True):
+        found[name][concept_id] = None
     return {name: tuple(ids) for name, ids in found.items()}
 
 
-def sense(concept: Concept) -> int:
-    """How usual it is that images show this concept among those of one name, lowest first."""
-    return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
-
-
 def _read(path: Path) -> Iterator[Concept]:
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            yield Concept(
-                id=row["id"],
-                names={one: tuple(row[one].split("|")) for one in LANGUAGES},
-                broader=tuple(filter(None, row["broader"].split("|"))),
-                wordnet=row["wordnet"],
-                table=path.stem,
-            )
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    columns = head.split("\t")
+    for line in lines:
+        row = dict(zip(columns, line.split("\t"), strict=True))
+        yield Concept(
+            id=row["id"],
+            names={one: tuple(row[one].split("|")) for one in LANGUAGES},
+            broader=tuple(filter(None, row["broader"].split("|"))),
+            wordnet=row["wordnet"],
+            table=path.stem,
+        )

@@ -25,6 +25,7 @@ class CocoCaption:
     file_name: str  # empty where the document does not name the image's file
     text: str
     language: str | None  # as stated by the document; COCO itself states none
+    source: str = ""  # as `capsearch export` states it
 
 
 def coco_captions(document: object, require_file_names: bool) -> Iterator[CocoCaption]:
@@ -43,7 +44,13 @@ def coco_captions(document: object, require_file_names: bool) -> Iterator[CocoCa
                 "which is not among its images"
             )
         language = next((entry[key] for key in LANGUAGE_KEYS if key in entry), None)
-        yield CocoCaption(image_id, file_names.get(image_id, ""), str(entry["caption"]), language)
+        yield CocoCaption(
+            image_id,
+            file_names.get(image_id, ""),
+            str(entry["caption"]),
+            language,
+            str(entry.get("source", "")),
+        )
 
 
 def _file_names(document: object, required: bool) -> Mapping[int | str, str]:

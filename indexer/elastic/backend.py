@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capsearch.encoders import concepts
 from capsearch.engine.errors import InvalidQuery
 from capsearch.engine.evidence import contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Facet, Facets, Filters, Vectors
+from capsearch.engine.tag_facets import tag_facets
 from capsearch.indexer.elastic import requests
 from capsearch.indexer.elastic.candidates import Hit, Scored, Totals, Words, highest, score, short
 from capsearch.indexer.elastic.client import Address, readable_errors
@@ -99,7 +101,7 @@ class ElasticBackend:
         found = self.ask(query=query, size=0, aggs=requests.facets())["aggregations"]
         captions = found["captions"]
         return Facets(
-            tags=_facets(found["tags"]),
+            tags=tag_facets(_counts(found["labels"]), _counts(found["concepts"]), concepts),
             folders=tuple(sorted(_facets(found["folders"]), key=lambda one: one.value)),
             caption_languages=_nested_facets(captions["language"]),
             written_by=_nested_facets(captions["written_by"]),
@@ -260,6 +262,10 @@ class _Search:
 
 def _facets(found: Mapping[str, Any]) -> tuple[Facet, ...]:
     return tuple(Facet(one["key"], one["doc_count"]) for one in found["buckets"])
+
+
+def _counts(found: Mapping[str, Any]) -> dict[str, int]:
+    return {one["key"]: one["doc_count"] for one in found["buckets"]}
 
 
 def _nested_facets(found: Mapping[str, Any]) -> tuple[Facet, ...]:

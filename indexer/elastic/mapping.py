@@ -19,19 +19,21 @@ from typing import Any
 
 import numpy as np
 
+from capsearch.encoders import concepts
 from capsearch.engine.errors import SchemaTooNew
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
 from capsearch.indexer.embedded.manifest import Identity
-from capsearch.indexer.embedded.words import texts_of
+from capsearch.indexer.embedded.words import generated_texts_of, texts_of
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no concepts, and no probabilities of captions
 META = "capsearch"
 MAX_RESULT_WINDOW = 30_000  # candidates of one request, by all sources together
 IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW = "rows.image", "rows.captions", "rows.feature"
 _ROW = {"type": "binary", "doc_values": True}
 _KEYWORD = {"type": "keyword", "ignore_above": 8000}  # a term has at most 32,766 bytes
 _STORED = {"type": "keyword", "index": False, "doc_values": False}  # in _source only
+_NUMBER = {"type": "float", "index": False, "doc_values": False}  # in _source only
 
 
 def settings(shards: int, replicas: int) -> dict[str, Any]:
@@ -52,6 +54,7 @@ def mapping(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
         "source": _KEYWORD,
         "written_by": _KEYWORD,
         "encoded": {"type": "boolean"},
+        "confidence": _NUMBER,
     }
     return {
         "dynamic": "strict",
@@ -70,6 +73,8 @@ def mapping(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
             "taken_at": {"type": "date"},
             "captions": {"type": "nested", "properties": captions},
             "tags": {"properties": _tag_fields()},
+            "concepts": _KEYWORD,  # ids of what tags name, and of everything broader
+            "labels": _KEYWORD,  # of tags that name no concept
             "words": {"type": "text", "analyzer": "whitespace", "norms": False},
             "vector": _vector(identity.dimension),
             "rows": {"properties": {"image": _ROW, "captions": _ROW, "feature": _ROW}},
@@ -112,6 +117,8 @@ def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[
         "taken_at": record.taken_at.isoformat() if record.taken_at else None,
         "captions": [_caption(one, new.caption_vectors.get(one)) for one in captions],
         "tags": [asdict(tag) for tag in new.document.tags],
+        "concepts": sorted(broader_ids(new.document.tags)),
+        "labels": sorted({tag.label for tag in new.document.tags if not tag.concept}),
         "words": _words(new.document, words_of),
         "rows": _rows(new, captions),
         "provenance": new.provenance,
@@ -141,7 +148,8 @@ def document(source: Mapping[str, Any]) -> Document:
 
 def caption(source: Mapping[str, Any]) -> Caption:
     """One of a document's captions."""
-    return Caption(source["text"], source["language"], source["source"])
+    confidence = source.get("confidence", 1.0)  # schema 1 has none
+    return Caption(source["text"], source["language"], source["source"], confidence)
 
 
 def row(fields: Mapping[str, Sequence[str]], name: str, dtype: str) -> Vectors | None:
@@ -168,8 +176,14 @@ def _vector(dimension: int) -> dict[str, Any]:
 
 
 def _tag_fields() -> dict[str, Any]:
-    confidence = {"type": "float", "index": False, "doc_values": False}
-    return {"label": _KEYWORD, "language": _KEYWORD, "source": _KEYWORD, "confidence": confidence}
+    fields = dict.fromkeys(("label", "language", "source", "concept"), _KEYWORD)
+    return {**fields, "confidence": _NUMBER}
+
+
+def broader_ids(tags: Sequence[Tag]) -> set[str]:
+    """The concepts that tags name, and everything broader."""
+    named = {tag.concept for tag in tags} & set(concepts.all_concepts())
+    return {above for one in named for above in concepts.broader(one)}
 
 
 def _caption(one: Caption, vector: Vectors | None) -> dict[str, Any]:
@@ -201,4 +215,5 @@ def _words(document: Document, words_of: Callable[[str], Sequence[str]]) -> list
     """One entry for each text: a phrase does not run across entries (position_increment_gap)."""
     if not document.record.paths:
         return []
-    return [" ".join(words_of(text)) for text in texts_of(document)]
+    texts = (*texts_of(document), *generated_texts_of(document))
+    return [" ".join(words_of(text)) for text in texts]

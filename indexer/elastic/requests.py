@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from capsearch.encoders import concepts
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.indexer.elastic.mapping import CAPTION_ROWS, IMAGE_ROW
@@ -72,7 +73,8 @@ def counts(words: Sequence[str]) -> Clause:
 def facets() -> Clause:
     """Aggregations: what documents can be filtered by."""
     return {
-        "tags": _terms("tags.label"),
+        "labels": _terms("labels"),
+        "concepts": _terms("concepts"),
         "folders": _terms("folders"),
         "captions": {
             "nested": {"path": "captions"},
@@ -91,7 +93,7 @@ def _filters(filters: Filters) -> Iterator[Clause]:
         spelt = {_folder(one) for folder in filters.folders for one in spellings(folder)}
         yield {"terms": {"folders": sorted(spelt)}}
     for label in filters.tags:
-        yield {"term": {"tags.label": label}}
+        yield _tagged(label)
     if filters.taken_from is not None:
         yield {"range": {"taken_at": {"gte": f"{filters.taken_from.isoformat()}T00:00:00"}}}
     if filters.taken_until is not None:
@@ -100,6 +102,12 @@ def _filters(filters: Filters) -> Iterator[Clause]:
         wanted = {"language": filters.caption_language, "written_by": filters.written_by}
         terms = [{"term": {f"captions.{key}": one}} for key, one in wanted.items() if one]
         yield {"nested": {"path": "captions", "query": {"bool": {"filter": terms}}}}
+
+
+def _tagged(label: str) -> Clause:
+    """This label, another name of what it names, or something narrower (`concepts` has broader)."""
+    named: Clause = {"terms": {"concepts": [one.id for one in concepts.named(label)]}}
+    return {"bool": {"should": [{"term": {"tags.label": label}}, named]}}
 
 
 def _folder(folder: str) -> str:

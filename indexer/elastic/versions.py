@@ -60,8 +60,11 @@ def prepare(
     """
     published = current(client, address)
     if published is not None:
-        made = mapping.identity_of(about(client, address, published))
+        stored = about(client, address, published)
+        made = mapping.identity_of(stored)
         if made.same_vectors(identity):
+            if stored["schema"] < mapping.SCHEMA:
+                _add_fields(client, address, published, identity)
             return published
         if not rebuild:
             raise ModelMismatch(
@@ -82,6 +85,15 @@ def prepare(
             mappings=mapping.mapping(identity, roots),
         )
     return index
+
+
+def _add_fields(client: Elasticsearch, address: Address, index: str, identity: Identity) -> None:
+    """Adds the fields that an index of an older schema lacks; its documents are sent again."""
+    wanted = mapping.mapping(identity, about(client, address, index)["roots"])
+    with readable_errors(address):
+        client.indices.put_mapping(
+            index=index, properties=wanted["properties"], meta=wanted["_meta"]
+        )
 
 
 def publish(client: Elasticsearch, address: Address, index: str) -> None:

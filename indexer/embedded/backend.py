@@ -15,12 +15,13 @@ from capsearch.engine.evidence import Evidence, Floats, contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Caption, Document, Facets, Filters, Vectors
-from capsearch.indexer.embedded import facets, words
+from capsearch.indexer.embedded import facets
 from capsearch.indexer.embedded.arrays import Slots, VectorFileMissing
-from capsearch.indexer.embedded.candidates import OpenArrays, gather, within
+from capsearch.indexer.embedded.candidates import Matches, OpenArrays, gather, within
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.facets import MIN_INTERVAL_S, Counted
 from capsearch.indexer.embedded.nearest import exact_scores
+from capsearch.indexer.embedded.words import with_phrases
 
 MIN_DEPTH = 400  # candidates by each source; with codes, enough for recall@10 of .99 and more
 _DEEPER = 4  # times as many, where these did not settle the page
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {_HAS_FILE}"
 _CAPTIONS = (
-    "SELECT c.slot, i.slot, c.text, c.language, c.source FROM captions c "
+    "SELECT c.slot, i.slot, c.text, c.language, c.source, {} FROM captions c "
     "JOIN images i ON i.id = c.image_id WHERE c.slot IS NOT NULL AND {} "
     f"ORDER BY c.source GLOB '{GENERATED}*', c.id"  # among equals, people's and older ones
 )
@@ -62,7 +63,7 @@ class _Search:
     catalog: SqliteCatalog
     arrays: OpenArrays
     query: EncodedQuery
-    matches: words.WordMatches
+    matches: Matches
     allowed: Slots | None  # slots of documents that pass the filters, ascending; None for all
 
     def ranked(self, stop: int) -> list[_Ranked]:
@@ -103,9 +104,12 @@ class _Search:
         sql = _IMAGES.format(number, within("i.slot", slots.tolist()))
         found = sorted(self.catalog.rows(sql))
         chosen = [slot for _, slot, _ in found]
+        matches = {"words": self.matches.words, "generated_words": self.matches.generated}
         values: dict[str, Floats] = {
-            "words": np.array([self.matches.coverage(number) for _, _, number in found], float)
+            source: np.array([one.coverage(number) for _, _, number in found], float)
+            for source, one in matches.items()
         }
+        values["tag"] = self.matches.tags.scores(chosen)
         best: dict[int, Caption] = {}
         if self.query.image is not None:
             rows = np.array(chosen, np.int64)
@@ -121,7 +125,8 @@ class _Search:
     ) -> dict[str, Floats]:
         """The best scores by who wrote the caption; `best` gets the caption of each row."""
         row_of = {slot: row for row, slot in enumerate(images)}
-        found = self.catalog.rows(_CAPTIONS.format(within("i.slot", images)))
+        sql = _CAPTIONS.format(self.catalog.confidence(), within("i.slot", images))
+        found = self.catalog.rows(sql)
         slots = np.array([row[0] for row in found], np.int64)
         scores = exact_scores(query, self.arrays.captions, slots).tolist()
         values = {name: np.full(len(images), np.nan) for name in ("caption", "generated")}
@@ -188,7 +193,7 @@ class EmbeddedBackend:
 
         def page() -> tuple[Found, ...]:
             allowed = self._allowed(query, filters)
-            matches = words.match(self.catalog, query.words, len(self))
+            matches = Matches.of(self.catalog, query, len(self))
             search = _Search(self.catalog, self._open(), query, matches, allowed)
             ranked = search.ranked(offset + limit)
             if ranked and ranked[0].score < query.min_best:
@@ -264,6 +269,6 @@ class EmbeddedBackend:
             return None
         if query.phrases and not self.catalog.has_words():
             return np.empty(0, np.int64)
-        conditions = [words.with_phrases(query.phrases)] if query.phrases else []
+        conditions = [with_phrases(self.catalog, query.phrases)] if query.phrases else []
         rows = self.catalog.select(filters, "slot", ("slot IS NOT NULL", ()), *conditions)
         return np.sort(np.array([row[0] for row in rows], np.int64))

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capsearch.engine.evidence import ABSENT
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Source, Vectors
 from capsearch.indexer.embedded import codes
 from capsearch.indexer.embedded.arrays import Rows, Slots, VectorFile
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
-from capsearch.indexer.embedded.words import WordMatches
+from capsearch.indexer.embedded.tag_matches import TagMatches
+from capsearch.indexer.embedded.words import GENERATED, PEOPLES, WordMatches, match
 
 _FILTERED_EXACTLY = 50_000  # documents that pass a filter: these are all compared
 
@@ -53,6 +55,22 @@ class OpenArrays:
 
 
 @dataclass(frozen=True, slots=True)
+class Matches:
+    """Where the words of a query occur, in what people and what models wrote, and its tags."""
+
+    words: WordMatches
+    generated: WordMatches
+    tags: TagMatches
+
+    @classmethod
+    def of(cls, catalog: SqliteCatalog, query: EncodedQuery, documents: int) -> Matches:
+        """Looks the words up; tags are looked up where they are needed."""
+        tables = (PEOPLES, GENERATED)
+        found = [match(catalog, query.words, documents, table) for table in tables]
+        return cls(found[0], found[1], TagMatches(catalog, query.concepts))
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """Candidates by slot, and the most that a document outside can score by each source.
 
@@ -72,22 +90,21 @@ def gather(
     catalog: SqliteCatalog,
     arrays: OpenArrays,
     query: EncodedQuery,
-    matches: WordMatches,
+    matches: Matches,
     allowed: Slots | None,
     depth: int,
 ) -> Pool:
     """The best `depth` rows by every source the fusion uses, and all documents with rare words."""
     if query.blind:
-        found = np.unique(_with_words(catalog, matches))
+        found = np.union1d(_with_words(catalog, matches), matches.tags.top(depth)[0])
         return Pool(found if allowed is None else np.intersect1d(found, allowed), {})
     if allowed is not None and len(allowed) <= max(_FILTERED_EXACTLY, depth):
         return Pool(allowed, {})
     if depth >= len(arrays.images):
         return Pool(np.arange(len(arrays.images)), {})
-    highest: dict[Source, float] = {
-        "image": np.nan, "caption": np.nan, "generated": np.nan, "words": 0.0,
-    }  # fmt: skip
-    parts = [_with_words(catalog, matches)]
+    tagged, surest = matches.tags.top(depth)
+    highest: dict[Source, float] = {**ABSENT, "tag": surest}
+    parts = [_with_words(catalog, matches), tagged]
     if query.image is not None:
         found = _top(arrays.images, arrays.nearest_images, query.image, depth, allowed)
         highest["image"] = _least(query.image, arrays.images, found)
@@ -107,9 +124,10 @@ def within(column: str, numbers: Sequence[int]) -> str:
     return f"{column} IN ({', '.join(str(int(number)) for number in numbers)})"
 
 
-def _with_words(catalog: SqliteCatalog, matches: WordMatches) -> Slots:
+def _with_words(catalog: SqliteCatalog, matches: Matches) -> Slots:
     sql = "SELECT slot FROM images i WHERE slot IS NOT NULL AND "
-    rows = catalog.rows(sql + within("number", sorted(matches.weights))) if matches.weights else []
+    numbers = sorted({*matches.words.weights, *matches.generated.weights})
+    rows = catalog.rows(sql + within("number", numbers)) if numbers else []
     return np.array([row[0] for row in rows], np.int64)
 
 

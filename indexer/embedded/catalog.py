@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections import defaultdict
@@ -15,13 +14,12 @@ from typing import Any
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import GENERATED, Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.schema import WORDS_SCHEMA, close, connect
-from capsearch.indexer.sources.unicode_names import spellings
+from capsearch.indexer.embedded.filters import sources, where
+from capsearch.indexer.embedded.schema import ENRICHED_SCHEMA, WORDS_SCHEMA, close, connect
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
 _FEW = 5_000  # images that are sorted by date quicker than all are walked through
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
-_WRITTEN_BY = {"people": "NOT GLOB", "models": "GLOB"}
 
 
 class SqliteCatalog:
@@ -48,16 +46,17 @@ class SqliteCatalog:
     def captions(self, ids: Sequence[str]) -> Mapping[str, tuple[Caption, ...]]:
         """All captions of each image, those written by people first."""
         rows = self._rows_by_id(
-            f"SELECT image_id, text, language, source FROM captions WHERE image_id IN ({{}}) "
-            f"ORDER BY source GLOB '{GENERATED}*', id",
+            f"SELECT image_id, text, language, source, {self.confidence()} FROM captions "
+            f"WHERE image_id IN ({{}}) ORDER BY source GLOB '{GENERATED}*', id",
             ids,
         )
         return self._grouped(ids, ((row[0], Caption(*row[1:])) for row in rows))
 
     def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
         """All tags of each image, by falling confidence."""
+        concept = "concept" if self.is_enriched() else "''"
         rows = self._rows_by_id(
-            "SELECT image_id, label, language, confidence, source FROM tags "
+            f"SELECT image_id, label, language, confidence, source, {concept} FROM tags "
             "WHERE image_id IN ({}) ORDER BY confidence DESC, label, language, source",
             ids,
         )
@@ -89,14 +88,14 @@ class SqliteCatalog:
         self, filters: Filters, columns: str = "id", *more: tuple[str, Sequence[object]]
     ) -> list[Any]:
         """Columns of images (`i`) that pass filters and (condition, values), and have a file."""
-        conditions, values = _where(filters)
+        conditions, values = where(filters, self.is_enriched())
         conditions = " AND ".join([conditions, *(condition for condition, _ in more)])
         values += [value for _, operands in more for value in operands]
         return self.rows(f"SELECT {columns} FROM images i WHERE {conditions}", values)
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
-        conditions, values = _where(filters)
+        conditions, values = where(filters, self.is_enriched(), one_by_one=True)
         for condition, operands in self._few(filters):
             conditions += f" AND {condition}"
             values += operands
@@ -112,7 +111,7 @@ class SqliteCatalog:
 
         Without them SQLite walks through all images by date until the page is full.
         """
-        for source, operands in _sources(filters):
+        for source, operands in sources(filters, self.is_enriched()):
             if len(self.rows(f"SELECT 1 {source} LIMIT {_FEW}", operands)) < _FEW:
                 yield f"i.id IN (SELECT image_id {source})", operands
 
@@ -153,6 +152,14 @@ class SqliteCatalog:
     def has_words(self) -> bool:
         """False in a catalog of an older capsearch that no writer has opened since."""
         return self.schema() >= WORDS_SCHEMA
+
+    def is_enriched(self) -> bool:
+        """False in a catalog of an older capsearch: its captions have no probabilities."""
+        return self.schema() >= ENRICHED_SCHEMA
+
+    def confidence(self) -> str:
+        """The column with the probability of a caption, or what stands for it."""
+        return "confidence" if self.is_enriched() else "1.0"
 
     def schema(self) -> int:
         """The number of migrations applied; an older capsearch may have written the catalog."""
@@ -213,64 +220,3 @@ def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
     taken_at = datetime.fromisoformat(row[5]) if row[5] else None
     image_id, width, height, size_bytes, kind, _ = row
     return ImageRecord(image_id, tuple(paths), width, height, size_bytes, kind, taken_at)
-
-
-def _where(filters: Filters) -> tuple[str, list[object]]:
-    """A condition on images `i`: they have a file and pass the filters."""
-    conditions = ["EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"]
-    values: list[object] = []
-    for condition, operands in _conditions(filters):
-        conditions.append(condition)
-        values.extend(operands)
-    return " AND ".join(conditions), values
-
-
-def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
-    """(SQL condition, its values) for each field of `filters` that is set."""
-    if filters.folders:
-        ranges, bounds = _inside(filters.folders)
-        yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
-    for label in filters.tags:
-        yield "EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND label = ?)", [label]
-    if filters.taken_from is not None:
-        yield "taken_at >= ?", [filters.taken_from.isoformat()]
-    if filters.taken_until is not None:
-        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
-        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
-    if filters.caption_language is not None or filters.written_by is not None:
-        yield _caption_condition(filters)
-
-
-def _inside(folders: Sequence[str]) -> tuple[str, list[object]]:
-    """A condition on paths below one of these folders, however it is spelt; its values."""
-    spelt = [one for folder in folders for one in spellings(folder)]
-    bounds: list[object] = [bound for folder in spelt for bound in under(folder)]
-    return " OR ".join(["path >= ? AND path < ?"] * len(spelt)), bounds
-
-
-def _sources(filters: Filters) -> Iterator[tuple[str, list[object]]]:
-    """(FROM ... WHERE ..., its values) with the images that pass one of the filters."""
-    for label in filters.tags:
-        yield "FROM tags WHERE label = ?", [label]
-    if filters.folders:
-        ranges, bounds = _inside(filters.folders)
-        yield f"FROM files WHERE {ranges}", bounds
-    if filters.caption_language is not None:
-        yield "FROM captions WHERE language = ?", [filters.caption_language]
-
-
-def _caption_condition(filters: Filters) -> tuple[str, list[object]]:
-    """A single caption must have both the language and the author."""
-    conditions, values = ["image_id = i.id"], list[object]()
-    if filters.caption_language is not None:
-        conditions.append("language = ?")
-        values.append(filters.caption_language)
-    if filters.written_by is not None:
-        conditions.append(f"source {_WRITTEN_BY[filters.written_by]} '{GENERATED}*'")
-    return f"EXISTS (SELECT 1 FROM captions WHERE {' AND '.join(conditions)})", values
-
-
-def under(folder: str | Path) -> tuple[str, str]:
-    """The bounds of all paths below a folder: from "/a/" to before "/a0"."""
-    prefix = str(folder).rstrip(os.sep)
-    return prefix + os.sep, prefix + chr(ord(os.sep) + 1)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import Caption, ImageRecord, Tag
 from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.catalog import SqliteCatalog, under
+from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.disk import is_disk_error, write_failed
+from capsearch.indexer.embedded.filters import under
 from capsearch.indexer.embedded.metadata_table import MetadataTable
 from capsearch.indexer.embedded.past_files import METADATA_SOURCES, SIDECAR, PastFiles
 from capsearch.indexer.sources.scan import ImageFile
@@ -229,10 +230,10 @@ class CatalogWriter:
         sql = "SELECT id, number FROM images WHERE words_current = 0 ORDER BY number LIMIT ?"
         return self.catalog.rows(sql, (limit,))
 
-    def put_words(self, words: Sequence[tuple[int, str]]) -> None:
+    def put_words(self, table: str, words: Sequence[tuple[int, str]]) -> None:
         """Replaces the words of images: (number, tokens with spaces between them)."""
         self._connection.executemany(
-            "INSERT OR REPLACE INTO words (rowid, tokens) VALUES (?, ?)", words
+            f"INSERT OR REPLACE INTO {table} (rowid, tokens) VALUES (?, ?)", words
         )
         self._connection.executemany(
             "UPDATE images SET words_current = 1 WHERE number = ?",
@@ -285,10 +286,14 @@ class CatalogWriter:
     def _put_caption(self, image_id: str, origin: str, caption: Caption) -> int:
         """Adds a caption; returns 0 if it already exists, 1 if it or its language is new."""
         cursor: sqlite3.Cursor = self._connection.execute(
-            "INSERT INTO captions (image_id, text, language, source, origin) "
-            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (image_id, source, origin, text) DO UPDATE "
+            "INSERT INTO captions (image_id, text, language, source, origin, confidence) "
+            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (image_id, source, origin, text) DO UPDATE "
             "SET language = excluded.language, encoded = 0, slot = NULL "
             "WHERE language != excluded.language",
-            (image_id, caption.text, caption.language, caption.source, origin),
+            (image_id, *_columns(caption), origin, caption.confidence),
         )
         return cursor.rowcount
+
+
+def _columns(caption: Caption) -> tuple[str, str, str]:
+    return caption.text, caption.language, caption.source

@@ -13,7 +13,7 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
-from capsearch.encoders import models
+from capsearch.encoders import concepts, models
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch
 from capsearch.engine.search import SearchEngine
@@ -150,6 +150,9 @@ class Collection:
     def finish(self) -> None:
         """Ends a run: sets the time of the update, refreshes the caches, writes the manifest."""
         writer = CatalogWriter(self.catalog)
+        if writer.metadata.linked_with() != concepts.version():
+            with writer.transaction():
+                writer.metadata.link()
         with writer.transaction(visible=False):
             writer.set_meta("updated_at", manifest.now())
             count = self.catalog.searchable_count()

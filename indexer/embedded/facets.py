@@ -6,6 +6,7 @@ and at the end of a run, and readers take them from there.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
+from capsearch.encoders import concepts
 from capsearch.engine.records import GENERATED, Facet, Facets
+from capsearch.engine.tag_facets import tag_facets
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.schema import FACETS_SCHEMA
 
@@ -26,9 +29,19 @@ MIN_INTERVAL_S = 5.0  # between two counts while a writer runs
 MAX_SHARE = 1 / 20  # of a run's time that may go into counting
 _STORED = "facets"  # meta: "REVISION SECONDS"
 _LIVE = "EXISTS (SELECT 1 FROM files WHERE image_id = {}.image_id)"
-_TAGS = (
+_LABELS = (
     "SELECT label, count(*) AS n FROM (SELECT DISTINCT label, image_id FROM tags t "
-    f"WHERE {_LIVE.format('t')}) GROUP BY label ORDER BY n DESC, label LIMIT {MAX_CHOICES}"
+    f"WHERE {_LIVE.format('t')}{{}}) GROUP BY label ORDER BY n DESC, label LIMIT {MAX_CHOICES}"
+)
+_WITHOUT_CONCEPT = " AND concept = ''"
+_USED = "SELECT DISTINCT concept FROM tags WHERE concept != ''"
+# (concept, one that is as broad or broader) as a table, from JSON.
+_CONCEPTS = (
+    "WITH above(concept, broader) AS MATERIALIZED (SELECT json_extract(value, '$[0]'), "
+    "json_extract(value, '$[1]') FROM json_each(?)) "
+    "SELECT broader, count(DISTINCT t.image_id) AS n FROM above a JOIN tags t "
+    f"ON t.concept = a.concept AND t.concept != '' WHERE {_LIVE.format('t')} "
+    f"GROUP BY broader ORDER BY n DESC, broader LIMIT {MAX_CHOICES}"
 )
 _LANGUAGES = (
     "SELECT language, count(DISTINCT image_id) AS n FROM captions c "
@@ -94,10 +107,13 @@ def stored(catalog: SqliteCatalog) -> Counted | None:
     def by_count(kind: str) -> tuple[Facet, ...]:
         return tuple(sorted(found.get(kind, ()), key=lambda one: (-one.images, one.value)))
 
+    def of_tags(kind: str) -> dict[str, int]:
+        return {one.value: one.images for one in found.get(kind, ())}
+
     days = {kind: date.fromisoformat(found[kind][0].value) for kind in _DAYS if kind in found}
     return Counted(
         Facets(
-            tags=by_count("tag"),
+            tags=tag_facets(of_tags("tag"), of_tags("concept"), concepts),
             folders=tuple(sorted(found.get("folder", ()), key=lambda one: one.value)),
             caption_languages=by_count("language"),
             written_by=by_count("author"),
@@ -112,7 +128,7 @@ def stored(catalog: SqliteCatalog) -> Counted | None:
 def facets(catalog: SqliteCatalog) -> Facets:
     """The facets of the whole collection, counted now."""
     return Facets(
-        tags=_counted(catalog, _TAGS),
+        tags=_tags(catalog),
         folders=_folders(catalog),
         caption_languages=_counted(catalog, _LANGUAGES),
         written_by=_counted(catalog, _WRITTEN_BY),
@@ -132,7 +148,10 @@ def _state(catalog: SqliteCatalog) -> tuple[int, float]:
 
 
 def _rows(counted: Facets) -> Iterator[tuple[str, str, int]]:
-    yield from (("tag", one.value, one.images) for one in counted.tags)
+    for one in counted.tags:
+        yield (
+            ("concept", one.concept, one.images) if one.concept else ("tag", one.value, one.images)
+        )
     yield from (("folder", one.value, one.images) for one in counted.folders)
     yield from (("language", one.value, one.images) for one in counted.caption_languages)
     yield from (("author", one.value, one.images) for one in counted.written_by)
@@ -143,6 +162,18 @@ def _rows(counted: Facets) -> Iterator[tuple[str, str, int]]:
 
 def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:
     return tuple(Facet(*row) for row in catalog.rows(sql))
+
+
+def _tags(catalog: SqliteCatalog) -> tuple[Facet, ...]:
+    """By concept where tags have one, by label where not."""
+    if not catalog.is_enriched():
+        return _counted(catalog, _LABELS.format(""))
+    labels = dict(catalog.rows(_LABELS.format(_WITHOUT_CONCEPT)))
+    used = [row[0] for row in catalog.rows(_USED)]
+    known = [one for one in used if one in concepts.all_concepts()]
+    above = [(one, broader) for one in known for broader in sorted(concepts.broader(one))]
+    counts = dict(catalog.rows(_CONCEPTS, (json.dumps(above),))) if above else {}
+    return tag_facets(labels, counts, concepts)[:MAX_CHOICES]
 
 
 def _folders(catalog: SqliteCatalog) -> tuple[Facet, ...]:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 
-from capsearch.engine.records import Tag
+from capsearch.encoders import concepts
+from capsearch.engine.records import GENERATED, Tag
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.past_files import METADATA_SOURCES
+
+_LINKED = "concepts"  # meta
+_BY_PEOPLE = f"source NOT GLOB '{GENERATED}*'"
 
 
 class MetadataTable:
     """Writes them; call inside a transaction."""
 
     def __init__(self, catalog: SqliteCatalog) -> None:
-        self._connection = catalog.connection
+        self._catalog, self._connection = catalog, catalog.connection
+
+    def linked_with(self) -> str | None:
+        """The version of the concept table that people's tags are linked with; None: not yet."""
+        return self._catalog.meta(_LINKED)
+
+    def link(self) -> None:
+        """Sets the concepts of people's tags anew, after the table has changed."""
+        sql = f"SELECT DISTINCT label FROM tags WHERE {_BY_PEOPLE}"
+        for (label,) in self._catalog.rows(sql):
+            named = concepts.likeliest(label)
+            self._connection.execute(
+                f"UPDATE tags SET concept = ?1 WHERE label = ?2 AND concept != ?1 AND {_BY_PEOPLE}",
+                (named.id if named else "", label),
+            )
+        self._connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", (_LINKED, concepts.version())
+        )
 
     def put_tags(self, image_id: str, tags: Sequence[Tag]) -> None:
         """Makes these the only tags from the metadata of an image."""
@@ -23,8 +45,9 @@ class MetadataTable:
             (image_id, *METADATA_SOURCES),
         )
         self._connection.executemany(
-            "INSERT OR REPLACE INTO tags VALUES (?, ?, ?, ?, ?)",
-            [(image_id, tag.label, tag.language, tag.confidence, tag.source) for tag in tags],
+            "INSERT OR REPLACE INTO tags (image_id, label, language, confidence, source, concept) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            [(image_id, *astuple(tag)) for tag in tags],
         )
 
     def put_fields(self, image_id: str, fields: Mapping[str, str]) -> None:

@@ -51,8 +51,13 @@ class PastFiles:
             return 0
         before = rows[0][0]
         self._connection.execute(
-            "INSERT OR IGNORE INTO tags SELECT ?, label, language, confidence, source FROM tags "
+            "INSERT OR IGNORE INTO tags (image_id, label, language, confidence, source, concept) "
+            "SELECT ?, label, language, confidence, source, concept FROM tags "
             f"WHERE image_id = ? AND {_BY_PEOPLE}",
+            (image_id, before),
+        )
+        self._connection.execute(
+            "INSERT OR IGNORE INTO rejected SELECT ?, text FROM rejected WHERE image_id = ?",
             (image_id, before),
         )
         cursor = self._connection.execute(

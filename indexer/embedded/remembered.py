@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsearch.indexer.embedded.catalog import SqliteCatalog, under
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.filters import under
 from capsearch.indexer.embedded.manifest import now
 
 

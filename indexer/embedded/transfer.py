@@ -20,6 +20,7 @@ from capsearch.indexer.embedded.arrays import Rows
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.enriched import EnrichedTable
 from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.embedded.words import update_words
 
@@ -29,8 +30,8 @@ _FILES = (
     "WHERE image_id IN ({}) ORDER BY path"
 )
 _CAPTIONS = (
-    "SELECT image_id, text, language, source, origin, encoded, slot FROM captions "
-    "WHERE image_id IN ({}) ORDER BY id"
+    "SELECT image_id, text, language, source, origin, encoded, {confidence}, slot FROM captions "
+    "WHERE image_id IN ({{}}) ORDER BY id"
 )
 _METADATA = "SELECT image_id, key, value FROM metadata WHERE image_id IN ({}) ORDER BY key, value"
 
@@ -99,21 +100,24 @@ def _documents(
 ) -> list[NewDocument]:
     ids = list(slots)
     documents = catalog.documents(ids)
+    written = _CAPTIONS.format(confidence=catalog.confidence())
     files, captions, metadata = (
-        _grouped(_by_id(catalog, sql, ids)) for sql in (_FILES, _CAPTIONS, _METADATA)
+        _grouped(_by_id(catalog, sql, ids)) for sql in (_FILES, written, _METADATA)
     )
+    reviewed = EnrichedTable(catalog).states(ids) if catalog.is_enriched() else {}
     found = []
     for image_id, document in documents.items():
         slot = slots[image_id]
         vectors = {
-            Caption(*row[:3]): _row(arrays["captions"], row[5])
+            Caption(row[0], row[1], row[2], row[5]): _row(arrays["captions"], row[6])
             for row in reversed(captions[image_id])  # of equal captions the first one counts
-            if row[5] is not None
+            if row[6] is not None
         }
         provenance = {
             "files": files[image_id],
-            "captions": [row[:5] for row in captions[image_id]],
+            "captions": [row[:6] for row in captions[image_id]],
             "metadata": metadata[image_id],
+            "enriched": reviewed.get(image_id),
         }
         feature, vector = (
             None if slot is None else _row(arrays[name], slot) for name in ("features", "vectors")
@@ -132,19 +136,20 @@ def _put(
         [(path, record.id, mtime, size, state) for path, mtime, size, state in _files(new)],
     )
     taken: set[Caption] = set()  # a row belongs to one caption, though equal ones may repeat
-    for text, language, source, origin, encoded in _captions(new):
-        caption = Caption(text, language, source)
+    for text, language, source, origin, encoded, *confidence in _captions(new):
+        caption = Caption(text, language, source, *confidence)  # older copies lack it
         row = None if caption in taken else rows.get(caption)
         taken.add(caption)
         connection.execute(
             "INSERT OR REPLACE INTO captions (image_id, text, language, source, origin, encoded, "
-            "slot) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (record.id, text, language, source, origin, encoded, row),
+            "confidence, slot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (record.id, text, language, source, origin, encoded, caption.confidence, row),
         )
     connection.executemany(
         "INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)",
         [(record.id, key, value) for key, value in new.provenance.get("metadata", ())],
     )
+    EnrichedTable(writer.catalog).restore(record.id, new.provenance.get("enriched"))
 
 
 def _files(new: NewDocument) -> list[Any]:
@@ -155,9 +160,9 @@ def _files(new: NewDocument) -> list[Any]:
 
 
 def _captions(new: NewDocument) -> list[Any]:
-    """(text, language, source, origin, encoded)."""
+    """(text, language, source, origin, encoded, confidence)."""
     written = [
-        (one.text, one.language, one.source, "", int(one in new.caption_vectors))
+        (one.text, one.language, one.source, "", int(one in new.caption_vectors), one.confidence)
         for one in new.document.captions
     ]
     return new.provenance.get("captions") or written

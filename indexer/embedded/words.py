@@ -1,7 +1,8 @@
-"""Words found as words: an FTS5 index over folded tokens of captions, tags and file names.
+"""Words found as words: FTS5 indexes over folded tokens of captions, tags and file names.
 
 Names, places and rare words are found this way, which a text encoder may not know. A word that
-many documents have says little and is left to the vectors (engine.evidence.is_rare).
+many documents have says little and is left to the vectors (engine.evidence.is_rare). What models
+wrote has an index of its own, since it is worth less than what people wrote.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from capsearch.encoders import concepts
 from capsearch.engine.evidence import is_rare, word_weight
 from capsearch.engine.records import TAKEN_FROM, Document
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
 _BATCH = 2048  # images
+PEOPLES, GENERATED = "words", "generated_words"  # tables
 MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
@@ -32,49 +35,76 @@ class WordMatches:
         return self.weights.get(number, 0.0) / self.total if self.total else 0.0
 
 
-def match(catalog: SqliteCatalog, words: Sequence[str], documents: int) -> WordMatches:
-    """Where the words of a query occur: nowhere in a catalog that has no words yet."""
-    if not words or not catalog.has_words():
+def match(
+    catalog: SqliteCatalog, words: Sequence[str], documents: int, table: str = PEOPLES
+) -> WordMatches:
+    """Where the words of a query occur: nowhere in a catalog that has no such table yet."""
+    if not words or not _exists(catalog, table):
         return WordMatches({}, 0.0)
-    counts = _counts(catalog, words)
+    counts = _counts(catalog, words, table)
     weights = {word: word_weight(documents, counts.get(word, 0)) for word in words}
     rare = [word for word in words if is_rare(documents, counts.get(word, 0))]
     found: dict[int, float] = defaultdict(float)
     for word in sorted(rare, key=lambda one: (counts[one], one))[:MAX_WORDS]:
-        sql = "SELECT rowid FROM words WHERE words MATCH ?"
+        sql = f"SELECT rowid FROM {table} WHERE {table} MATCH ?"
         for (number,) in catalog.rows(sql, (_quoted([word]),)):
             found[number] += weights[word]
     return WordMatches(found, sum(weights.values()))
 
 
-def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str]]:
-    """A condition on images (`i`) in which all of these occur, word after word; its values."""
-    expression = " AND ".join(_quoted(phrase) for phrase in phrases)
-    return "i.number IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,)
+def with_phrases(
+    catalog: SqliteCatalog, phrases: Sequence[Sequence[str]]
+) -> tuple[str, tuple[str, ...]]:
+    """A condition on images (`i`) in which all of these occur, word after word; its values.
+
+    Each may occur in what people wrote or in what a model wrote.
+    """
+    tables = [table for table in (PEOPLES, GENERATED) if _exists(catalog, table)]
+    found = " UNION ALL ".join(f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in tables)
+    conditions = " AND ".join([f"i.number IN ({found})"] * len(phrases))
+    return conditions, tuple(_quoted(phrase) for phrase in phrases for _ in tables)
+
+
+def texts_of(document: Document) -> Iterator[str]:
+    """What people wrote about an image, and what its files and folders are called."""
+    yield from (caption.text for caption in document.captions if not caption.generated)
+    yield from (tag.label for tag in document.tags if not tag.generated)
+    yield from (text for key, text in document.metadata.items() if key != TAKEN_FROM)
+    yield from (_path_text(path) for path in document.record.paths)
+
+
+def generated_texts_of(document: Document) -> Iterator[str]:
+    """What models wrote about an image: captions, and the names of tags in every language."""
+    yield from (caption.text for caption in document.captions if caption.generated)
+    for tag in document.tags:
+        if tag.generated and tag.concept in concepts.all_concepts():
+            for names in concepts.by_id(tag.concept).names.values():
+                yield from names
+        elif tag.generated:
+            yield tag.label
+
+
+def tokens_of(
+    document: Document | None,
+    words_of: Callable[[str], Sequence[str]],
+    texts: Callable[[Document], Iterator[str]] = texts_of,
+) -> str:
+    """What an index holds for a document: texts as tokens; nothing for one without a file."""
+    found = () if document is None else texts(document)
+    return _BETWEEN_TEXTS.join(" ".join(words_of(text)) for text in found)
 
 
 def update_words(writer: CatalogWriter, words_of: Callable[[str], Sequence[str]]) -> Iterator[None]:
     """Indexes the words of images that something was written about; yields after each batch."""
     while stale := writer.stale_words(_BATCH):
         documents = writer.catalog.documents([image_id for image_id, _ in stale])
-        tokens = [(number, tokens_of(documents.get(one), words_of)) for one, number in stale]
+        found = [(number, documents.get(one)) for one, number in stale]
         with writer.transaction():
-            writer.put_words(tokens)
+            for table, texts in ((PEOPLES, texts_of), (GENERATED, generated_texts_of)):
+                writer.put_words(
+                    table, [(number, tokens_of(one, words_of, texts)) for number, one in found]
+                )
         yield
-
-
-def tokens_of(document: Document | None, words_of: Callable[[str], Sequence[str]]) -> str:
-    """What the index holds for a document: its texts as tokens; nothing for one without a file."""
-    texts = () if document is None else texts_of(document)
-    return _BETWEEN_TEXTS.join(" ".join(words_of(text)) for text in texts)
-
-
-def texts_of(document: Document) -> Iterator[str]:
-    """Everything written about an image, and what its files and folders are called."""
-    yield from (caption.text for caption in document.captions)
-    yield from (tag.label for tag in document.tags)
-    yield from (text for key, text in document.metadata.items() if key != TAKEN_FROM)
-    yield from (_path_text(path) for path in document.record.paths)
 
 
 def _path_text(path: str) -> str:
@@ -88,8 +118,12 @@ def _quoted(words: Sequence[str]) -> str:
     return '"' + " ".join(word.replace('"', "") for word in words) + '"'
 
 
-def _counts(catalog: SqliteCatalog, words: Sequence[str]) -> dict[str, int]:
+def _exists(catalog: SqliteCatalog, table: str) -> bool:
+    return catalog.has_words() if table == PEOPLES else catalog.is_enriched()
+
+
+def _counts(catalog: SqliteCatalog, words: Sequence[str], table: str) -> dict[str, int]:
     """In how many documents each word occurs; those that occur in none are left out."""
-    sql = "SELECT doc FROM words_vocab WHERE term = ?"
+    sql = f"SELECT doc FROM {table}_vocab WHERE term = ?"
     found = {word: catalog.rows(sql, (word,)) for word in words}
     return {word: int(rows[0][0]) for word, rows in found.items() if rows}

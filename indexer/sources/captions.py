@@ -11,7 +11,7 @@ from pathlib import Path
 
 from capsearch.encoders.datasets.coco import LANGUAGE_KEYS, InvalidCoco, coco_captions
 from capsearch.engine.errors import InvalidCaptions
-from capsearch.engine.records import Caption
+from capsearch.engine.records import GENERATED, Caption
 from capsearch.indexer.sources.charsets import read_text
 from capsearch.indexer.sources.metadata import read_xmp_sidecar, written_caption
 
@@ -48,6 +48,7 @@ def read_sidecar(path: Path) -> tuple[Caption, ...]:
 def read_captions(path: Path) -> tuple[NamedCaption, ...]:
     """All captions of a COCO JSON file or a CSV table, in file order.
 
+    Captions that a model wrote, as `capsearch export` marks them, are left out.
     InvalidCaptions names the file and the line or entry that is wrong.
     """
     reader = _READERS.get(path.suffix.lower())
@@ -96,7 +97,7 @@ def _coco(path: Path) -> Iterator[NamedCaption]:
     try:
         for entry in coco_captions(document, require_file_names=True):
             caption = written_caption(entry.text, "coco", entry.language)
-            if caption is not None:
+            if caption is not None and not entry.source.startswith(GENERATED):
                 yield NamedCaption(entry.file_name, caption)
     except InvalidCoco as problem:
         raise InvalidCaptions(f"{path}: {problem}") from problem
@@ -111,6 +112,7 @@ def _table(path: Path) -> Iterator[NamedCaption]:
     file_column = _column(columns, _FILE_COLUMNS, path)
     text_column = _column(columns, _CAPTION_COLUMNS, path)
     language_column = next((columns[key] for key in LANGUAGE_KEYS if key in columns), None)
+    source_column = columns.get("source")
     try:
         for row in rows:
             if not row[file_column]:
@@ -122,7 +124,8 @@ def _table(path: Path) -> Iterator[NamedCaption]:
             caption = written_caption(
                 row[text_column], "csv", row[language_column] if language_column else None
             )
-            if caption is not None:
+            generated = bool(source_column) and (row[source_column] or "").startswith(GENERATED)
+            if caption is not None and not generated:
                 yield NamedCaption(row[file_column].strip(), caption)
     except csv.Error as problem:
         raise InvalidCaptions(f"{path}, line {rows.line_num}: {problem}") from problem

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from capsearch.encoders import languages
+from capsearch.encoders import concepts, languages
 from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption, Tag
 from capsearch.indexer.sources.dates import date_in_name, date_of_file
@@ -166,7 +166,8 @@ def _tags(labels: Iterable[str], source: str) -> Iterator[Tag]:
     for label in labels:
         label = languages.normalise(label.replace("\0", " "))
         if label:
-            yield Tag(label, languages.detect(label), 1.0, source)
+            named = concepts.likeliest(label)
+            yield Tag(label, languages.detect(label), 1.0, source, named.id if named else "")
 
 
 def _unique_captions(captions: Iterable[Caption]) -> tuple[Caption, ...]:

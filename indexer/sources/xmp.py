@@ -12,6 +12,7 @@ from capsearch.indexer.sources.metadata_block import MetadataBlock, Text
 
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+CAPSEARCH = "tag:capsearch,2026:xmp/1.0/"  # what `capsearch export` says about its sidecars
 _SPACES = {
     "dc": "http://purl.org/dc/elements/1.1/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
@@ -21,6 +22,7 @@ _SPACES = {
     "lr": "http://ns.adobe.com/lightroom/1.0/",
     "digiKam": "http://www.digikam.org/ns/1.0/",
     "core": "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/",
+    "capsearch": CAPSEARCH,
 }
 _TEXTS = (
     "dc:description",
@@ -29,6 +31,8 @@ _TEXTS = (
     "core:AltTextAccessibility",
     "exif:UserComment",
 )
+# Texts in other properties that a model wrote: `capsearch export` lists them again here.
+_GENERATED = ("capsearch:generatedCaptions", "capsearch:generatedTags")
 _LABELS = ("dc:subject", "lr:hierarchicalSubject", "digiKam:TagsList")
 _HIERARCHY = re.compile(r"[|/]")  # Places|France|Paris in Lightroom, Places/France in digiKam
 _FIELDS = {
@@ -49,16 +53,21 @@ _DATES = ("exif:DateTimeOriginal", "photoshop:DateCreated", "xmp:CreateDate")
 
 
 def read_xmp(packet: bytes) -> MetadataBlock:
-    """The contents of an XMP packet; ParseError or DefusedXmlException if it is broken."""
+    """The contents of an XMP packet; ParseError or DefusedXmlException if it is broken.
+
+    What a model wrote, according to a sidecar of `capsearch export`, is not read as a person's.
+    """
     from defusedxml import ElementTree
 
     tree = ElementTree.fromstring(packet.rstrip(b"\0 \n"))
     fields = {
         name: ", ".join(value.text for value in _values(tree, key)) for name, key in _FIELDS.items()
     }
+    generated = {value.text for key in _GENERATED for value in _values(tree, key)}
+    texts = (value for key in _TEXTS for value in _values(tree, key))
     return MetadataBlock(
-        tuple(value for key in _TEXTS for value in _values(tree, key)),
-        tuple(_labels(tree)),
+        tuple(value for value in texts if value.text not in generated),
+        tuple(label for label in _labels(tree) if label not in generated),
         {name: text for name, text in fields.items() if text},
         _date(tree),
     )

@@ -88,3 +88,46 @@ def test_animals_contain_cats_and_no_drums() -> None:
 def test_an_unknown_id_is_an_error() -> None:
     with pytest.raises(KeyError):
         concepts.by_id("no-such-concept")
+
+
+def test_names_are_looked_up_as_they_are_folded() -> None:
+    for one in list(CONCEPTS.values())[::7]:
+        for names in one.names.values():
+            assert all(one in concepts.named(name) for name in names), one.id
+
+
+def test_a_label_means_its_likeliest_concept() -> None:
+    kite = concepts.likeliest("kite")
+    assert kite is not None and kite.table == "objects"
+    assert concepts.likeliest("no such thing") is None
+
+
+def test_names_in_any_language_lead_to_what_is_below() -> None:
+    assert concepts.under("動物") == concepts.under("动物") == concepts.narrower("animal")
+    assert "cat" in concepts.under("animal") and "cat" in concepts.under("貓")
+    assert concepts.under("no such thing") == frozenset()
+
+
+def test_a_tag_is_shown_in_the_readers_language() -> None:
+    assert concepts.label_of("cat", "cat", "zh") == "猫"
+    assert concepts.label_of("", "Grandma", "zh") == "Grandma"
+    assert concepts.label_of("not-in-this-table", "x", "ja") == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("two cats on a sofa", ["cat", "sofa"]),
+        ("a hot dog", ["hot dog"]),
+        ("两只猫和一辆自行车", ["cat", "bicycle"]),
+        ("ソファの上の猫", ["sofa", "cat"]),
+        ("Cat", ["cat"]),
+        ("zyzzyva", []),
+    ],
+)
+def test_a_text_mentions_the_concepts_it_names(text: str, named: list[str]) -> None:
+    found = concepts.mentioned(text)
+    for name in named:
+        assert any(ids >= concepts.under(name) for ids in found), name
+    assert named or found == ()
+    assert concepts.under("dog") not in concepts.mentioned("a hot dog")

@@ -8,17 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from capsearch.encoders import concepts
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.fake_backend import FakeBackend
-from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
+from capsearch.engine.fakes import (
+    FakeCaptioner,
+    FakeImageEncoder,
+    FakeTagger,
+    FakeTextEncoder,
+    colour_image,
+)
+from capsearch.engine.records import Caption, Tag
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "indexer"))
 from backend_contract import BackendContract
+from enriched_contract import EnrichedContract
 
 
-class TestFakeBackend(BackendContract):
+class TestFakeBackend(BackendContract, EnrichedContract):
     def build(self, documents, vectors, captions):
-        return FakeBackend({one.record.id: one for one in documents}, vectors, captions)
+        return FakeBackend({one.record.id: one for one in documents}, vectors, captions, concepts)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +65,31 @@ def test_another_turn_is_another_projection_over_the_same_eyes():
     features = old.features([colour_image("red")])
     assert old.digest == new.digest
     assert old.project(features) @ new.project(features).T == 0
+
+
+def test_the_toy_tagger_names_the_colours_of_an_image():
+    encoder = FakeImageEncoder()
+    features = encoder.feature_maps([colour_image("red", "red", "red", "orange")])
+    [tags] = FakeTagger(unlinked=frozenset({"red"})).tag(features)
+    source = "model:toy-tags@1"
+    assert tags == (
+        Tag("red", "en", 0.75, source),
+        Tag("orange", "en", 0.25, source, "orange-color"),
+    )
+    assert all(tag.generated and (not tag.concept or concepts.by_id(tag.concept)) for tag in tags)
+
+
+def test_the_toy_captioner_describes_an_image_in_three_languages():
+    features = FakeImageEncoder().feature_maps([colour_image("blue"), colour_image("red")])
+    captioner = FakeCaptioner(languages=("en", "ja"))
+    blue, _ = captioner.caption(features)
+    source = "model:toy-captions@1"
+    assert blue == (Caption("a blue image", "en", source), Caption("青の画像", "ja", source))
+    assert captioner.captioned == 2
+
+
+def test_a_backbone_without_a_feature_map_gives_no_captions():
+    features = FakeImageEncoder(maps=False).feature_maps([colour_image("blue")])
+    assert features.grid is None and len(features) == 1
+    with pytest.raises(ValueError, match="feature map"):
+        FakeCaptioner().caption(features)

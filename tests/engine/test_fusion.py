@@ -25,9 +25,10 @@ from capsearch.engine.records import Caption
 NONE = float("nan")
 
 
-def evidence(image=NONE, caption=NONE, generated=NONE, words=0.0) -> Evidence:
+def evidence(image=NONE, caption=NONE, generated=NONE, words=0.0, **more) -> Evidence:
     """Of one document."""
-    return Evidence(*(np.array([one], float) for one in (image, caption, generated, words)))
+    values = {"image": image, "caption": caption, "generated": generated, "words": words, **more}
+    return Evidence.of(1, **{name: np.array([one]) for name, one in values.items()})
 
 
 def score(fusion, **scores: float) -> float:
@@ -164,7 +165,7 @@ def models(draw) -> EvidenceModel:
     kinds = {
         name: KindWeights(
             draw(st.floats(-9, 9)),
-            {one: draw(WEIGHT) for one in {"image", "words", *filter(None, name.split("+"))}},
+            {one: draw(WEIGHT) for one in {"image", *SOURCES[3:], *filter(None, name.split("+"))}},
             {"image": draw(st.floats(-9, 9))},
         )
         for name in draw(st.sampled_from(names))
@@ -181,7 +182,7 @@ FUSIONS = (
 
 @given(FUSIONS, st.fixed_dictionaries(dict.fromkeys(SOURCES[:3], MAYBE)), st.data())
 def test_no_document_exceeds_the_bound_of_what_it_does_not_exceed(fusion, highest, data):
-    highest |= {"words": data.draw(st.floats(0, 1))}
+    highest |= {one: data.draw(st.floats(0, 1)) for one in SOURCES[3:]}
 
     def at_most(source: str) -> float:
         most = highest[source]

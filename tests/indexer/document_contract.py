@@ -112,6 +112,41 @@ class DocumentContract:
         assert self.selected(tags=("sofa", "cat")) == {A}
         assert self.selected(tags=("'; DROP TABLE images; --",)) == set()
 
+    def test_a_tag_is_found_by_every_name_and_by_what_is_broader(self):
+        """People's tags and models' alike."""
+        tagged = self.linked()
+        for name in ("猫", "ネコ", "貓", "cat", "animal", "动物", "pet"):
+            assert self.ids(tagged, name) == {A}, name
+        assert self.ids(tagged, "furniture") == {A, B}
+        assert self.ids(tagged, "沙发") == {A, B}
+        assert self.ids(tagged, "siamese cat") == set()  # narrower than what is known
+        assert self.ids(tagged, "Grandma") == {B}  # no concept
+
+    def test_tag_facets_count_concepts_and_what_is_narrower(self):
+        found = {one.value: (one.images, one.concept) for one in self.linked().facets().tags}
+        assert found["couch"] == (2, "couch")
+        assert found["cat"] == (1, "cat")
+        assert found["Grandma"] == (1, "")
+        assert "animal" not in found  # only the cat is one
+        assert "沙发" not in found  # the couch
+
+    def linked(self) -> Backend:
+        first = (Tag("cat", "en", 0.9, "model:m", "cat"), Tag("沙发", "zh", 1.0, "iptc", "couch"))
+        second = (
+            Tag("couch", "en", 0.8, "model:m", "couch"),
+            Tag("Grandma", "en", 1.0, "iptc"),
+        )
+        tags = (first, second, ())
+        return self.full(
+            [
+                replace(one, tags=tuple(sorted(given, key=lambda tag: -tag.confidence)))
+                for one, given in zip(DOCUMENTS, tags, strict=True)
+            ]
+        )
+
+    def ids(self, backend: Backend, tag: str) -> set[str]:
+        return {one.record.id for one in backend.newest(Filters(tags=(tag,)), 10)}
+
     def test_dates_are_inclusive_and_undated_images_do_not_pass(self):
         assert self.selected(taken_from=date(2024, 5, 1)) == {A, B}
         assert self.selected(taken_until=date(2024, 5, 31)) == {A, B}

@@ -13,7 +13,13 @@ from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
 from capsearch.engine.records import Caption, Document, Vectors
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.words import tokens_of
+from capsearch.indexer.embedded.words import (
+    GENERATED,
+    PEOPLES,
+    generated_texts_of,
+    texts_of,
+    tokens_of,
+)
 from capsearch.indexer.sources.scan import ImageFile
 
 WIDTH = 3
@@ -56,9 +62,11 @@ def index_words(collection: Collection) -> None:
     documents = collection.catalog.documents([image_id for image_id, _ in stale])
     words_of = collection.model.text.words
     with writer.transaction():
-        writer.put_words(
-            [(number, tokens_of(documents.get(image_id), words_of)) for image_id, number in stale]
-        )
+        for table, texts in ((PEOPLES, texts_of), (GENERATED, generated_texts_of)):
+            writer.put_words(
+                table,
+                [(number, tokens_of(documents.get(one), words_of, texts)) for one, number in stale],
+            )
 
 
 def _append(

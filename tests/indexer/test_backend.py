@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from backend_contract import CM, BackendContract, X, calibrated, document, generated, ids, said
 from embedded_toys import collection_of, index_words
+from enriched_contract import EnrichedContract
 
 from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
@@ -19,7 +20,7 @@ from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.sources.scan import ImageFile
 
 
-class TestEmbedded(BackendContract):
+class TestEmbedded(BackendContract, EnrichedContract):
     spacing = 1
 
     @pytest.fixture(autouse=True)

@@ -10,8 +10,9 @@ from document_contract import DOCUMENTS, VECTOR, A
 from embedded_toys import collection_of
 
 from capsearch.engine.errors import IndexProblem, SchemaTooNew
-from capsearch.indexer.embedded.catalog import SqliteCatalog, under
+from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.filters import under
 from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA, connect
 from capsearch.indexer.sources.scan import ImageFile
 

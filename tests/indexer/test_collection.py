@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from backend_contract import calibrated
+from old_schemas import downgrade
 
 from capsearch.encoders import models
 from capsearch.engine.errors import (
@@ -20,9 +21,9 @@ from capsearch.engine.errors import (
 )
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import codes, nearest, schema
+from capsearch.indexer.embedded import codes, nearest
 from capsearch.indexer.embedded.collection import Collection, default_index_path
-from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA
+from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import index
 
 
@@ -208,25 +209,7 @@ class TestSchemaOne:
 
     @pytest.fixture
     def old(self, where) -> Path:
-        path = where / "catalog.sqlite"
-        connection = sqlite3.connect(path)
-        tables = ("meta", "arrays", "files", "captions", "tags", "skipped")
-        rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
-        rows["roots"] = connection.execute("SELECT path, indexed_at FROM roots").fetchall()
-        columns = "id, width, height, size_bytes, format, taken_at, slot"
-        images = connection.execute(f"SELECT {columns} FROM images").fetchall()
-        connection.close()
-        for file in where.glob("catalog.sqlite*"):
-            file.unlink()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
-            patch.setattr(schema, "SCHEMA", 1)
-            connection = schema.connect(path, write=True)
-        for name, found in {"images": images, **rows}.items():
-            for row in found:
-                connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
-        connection.close()
-        return where
+        return downgrade(where, 1)
 
     def test_a_reader_searches_it_without_words(self, old, fake_model):
         with Collection.open(old, fake_model) as reader:

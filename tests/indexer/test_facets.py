@@ -12,6 +12,7 @@ from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import facets
+from capsearch.indexer.embedded.filters import where
 from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -89,8 +90,8 @@ def test_readers_take_the_counts_that_a_writer_stored(
     collection: Collection, fake_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Issue 11, 11: the page counted everything again after each batch of a writer."""
-    counted = facets(collection.catalog)
     collection.finish()
+    counted = facets(collection.catalog)
     with Collection.open(collection.path, fake_model) as reader:
         monkeypatch.setattr(
             "capsearch.indexer.embedded.facets.facets", lambda catalog: pytest.fail("counted")
@@ -118,3 +119,12 @@ def test_newest_and_facets_are_read_by_index(collection: Collection) -> None:
     collection.catalog.newest(Filters(), limit=2)
     assert any("images_newest" in step for step in plans)
     assert not any("TEMP B-TREE" in step for step in plans)
+
+
+def test_images_of_a_concept_are_listed_by_index(collection: Collection) -> None:
+    collection.finish()  # links the tags
+    condition, values = where(Filters(tags=("animal",)))
+    sql = f"EXPLAIN QUERY PLAN SELECT id FROM images i WHERE {condition}"
+    plan = [row[3] for row in collection.catalog.rows(sql, values)]
+    assert any("tags_by_concept" in step for step in plan), plan
+    assert not any(step.startswith(("SCAN tags", "SCAN t ")) for step in plan), plan

@@ -18,7 +18,8 @@ from capsearch.engine.fakes import FakeImageEncoder
 from capsearch.engine.query import Query
 from capsearch.indexer import encoding
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.pipeline import IndexOptions, Progress, index
+from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.progress import Progress
 
 IMAGES, BATCH, KILLS = 200, 8, 5
 TABLES = {  # without the numbers of rows

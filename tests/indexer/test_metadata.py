@@ -100,13 +100,19 @@ def test_the_exif_fields_of_windows_are_captions_and_tags():
         ("a comment on it", "en"),
         ("犬がいる", "ja"),
     ]
-    assert metadata.tags == (Tag("dog", "en", 1.0, "exif"), Tag("公园", "zh", 1.0, "exif"))
+    assert metadata.tags == (
+        Tag("dog", "en", 1.0, "exif", "dog"),
+        Tag("公园", "zh", 1.0, "exif", "park"),
+    )
 
 
 def test_iptc_abstracts_are_captions_and_keywords_are_tags():
     metadata = read(with_iptc((120, "湖边的白色房子".encode()), (25, b"lake"), (25, b"house")))
     assert metadata.captions == (Caption("湖边的白色房子", "zh", "iptc"),)
-    assert metadata.tags == (Tag("lake", "en", 1.0, "iptc"), Tag("house", "en", 1.0, "iptc"))
+    assert metadata.tags == (
+        Tag("lake", "en", 1.0, "iptc", "lake"),
+        Tag("house", "en", 1.0, "iptc", "house"),
+    )
 
 
 def test_xmp_descriptions_come_in_several_languages():

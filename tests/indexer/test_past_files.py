@@ -65,7 +65,7 @@ def test_captions_by_hand_and_their_tags_follow_too(captioned, image_folder):
         "VALUES (?, 'a flower', 'en', 'hand', ''), (?, 'a dog', 'en', 'model:m', '')",
         (blue, blue),
     )
-    write("INSERT INTO tags VALUES (?, 'holiday', 'en', 1.0, 'hand')", (blue,))
+    write("INSERT INTO tags VALUES (?, 'holiday', 'en', 1.0, 'hand', '')", (blue,))
     edit(image_folder / "blue.png")
     index(captioned, [])
     [(new,)] = captioned.catalog.rows(sql)

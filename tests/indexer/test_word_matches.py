@@ -75,7 +75,7 @@ def test_letters_beyond_ascii_are_matched_as_they_were_folded(collection):
     with CatalogWriter(collection.catalog).transaction():
         folded = tokens_of(collection.catalog.documents(["a"])["a"], fold)
         number = collection.catalog.rows("SELECT number FROM images WHERE id = 'a'")[0][0]
-        CatalogWriter(collection.catalog).put_words([(number, folded)])
+        CatalogWriter(collection.catalog).put_words("words", [(number, folded)])
     for text in texts:
         assert set(match(collection.catalog, keywords(text), 2).weights) == {number}, text
 

@@ -13,7 +13,7 @@ import pytest
 from capsearch.encoders import image_formats
 from capsearch.encoders.pixel_budget import DEFAULT_PIXELS
 from capsearch.indexer import pipeline
-from capsearch.indexer.pipeline import Progress
+from capsearch.indexer.progress import Progress
 from capsearch.indexer.sources import scan as scanning
 from capsearch.indexer.sources.scan import Skipped
 from capsearch.ui.output.skipped import skipped_lines

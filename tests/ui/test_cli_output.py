@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from capsearch.engine.errors import CapsearchError
-from capsearch.indexer.pipeline import Progress
+from capsearch.indexer.progress import Progress
 from capsearch.ui import cli
 from capsearch.ui.output.progress import plain_lines, progress_bar
 from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable

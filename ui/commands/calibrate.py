@@ -58,7 +58,7 @@ def command(
 ) -> None:
     """Fit what evidence is worth to a model: images, captions, words."""
     from capsearch.encoders.calibration.run import CalibrationRun, calibrate
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
     from capsearch.ui.output.progress import progress_bar
 
     run = CalibrationRun(sources, name, split, bank_split, cache, output)

@@ -16,7 +16,7 @@ from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
     from capsearch.indexer.elastic.copy import CopySummary, Show
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
 
 INTERRUPTED = 130
 EXAMPLES = """\b
@@ -107,7 +107,7 @@ def _from_cluster(source: str, target: Path, show: Show, stop: threading.Event) 
 
 
 def _shown(bar: Callable[[Progress], None]) -> Show:
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
 
     return lambda done, total: bar(Progress("copy", done, total))
 

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.output.enriched import report_enriched
 from capsearch.ui.output.skipped import skipped_lines, why_nothing_was_added
 from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
     from capsearch.indexer.embedded.collection import Collection
+    from capsearch.indexer.enrichment import EnrichSummary
     from capsearch.indexer.pipeline import IndexOptions, IndexSummary
 
 SOMETHING_SKIPPED = 1
@@ -37,6 +39,7 @@ Examples:
 
 Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
 beside the images (NAME.txt, NAME.json, NAME.xmp) and inside them (EXIF, IPTC, XMP) are read too.
+Once all images can be searched, the model writes captions and tags, if it does (--no-enrich).
 Ctrl-C finishes the current batch and saves everything up to it.
 """
 
@@ -137,6 +140,12 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "same backbone, images are not opened: their stored features are projected again. Searches "
     "use the old vectors until all new ones are there.",
 )
+@click.option(
+    "--no-enrich",
+    is_flag=True,
+    help="Do not let the model write captions and tags, which it does once all images can be "
+    "searched. `capsearch enrich` does it later.",
+)
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
 @click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
 @json_option
@@ -155,6 +164,7 @@ def command(
     decode_threads: int | None,
     decode_budget: float,
     rebuild: bool,
+    no_enrich: bool,
     strict: bool,
     verbose: bool,
     as_json: bool,
@@ -186,12 +196,16 @@ def command(
     # Without a name, an existing index keeps the model it was made with.
     with Collection.create(where, models.load(model) if model else None) as collection:
         _require_roots(collection, paths)
-        summary = _run(collection, paths, options)
+        summary, enriched = _run(collection, paths, options, not no_enrich)
     if as_json:
-        print_json({"index": where, **asdict(summary)})
+        written = asdict(enriched) if enriched else None
+        print_json({"index": where, **asdict(summary), "enriched": written})
     else:
         _report(summary, where, verbose)
-    return _exit_code(summary, strict)
+        if enriched is not None:
+            report_enriched(enriched, verbose)
+    stopped = summary.interrupted or (enriched is not None and enriched.interrupted)
+    return INTERRUPTED if stopped else SOMETHING_SKIPPED if strict and summary.skipped else 0
 
 
 def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
@@ -199,12 +213,25 @@ def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
         raise click.UsageError(NOTHING_TO_INDEX)
 
 
-def _run(collection: Collection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
+def _run(
+    collection: Collection, roots: tuple[Path, ...], options: IndexOptions, with_enrichment: bool
+) -> tuple[IndexSummary, EnrichSummary | None]:
+    """Vectors of all images first, then what the model writes about them, if it writes."""
+    from capsearch.indexer.enrichment import EnrichOptions, enrich
     from capsearch.indexer.pipeline import index
     from capsearch.ui.output.progress import progress_bar
 
     with stop_on_interrupt() as stop, progress_bar() as show:
-        return index(collection, roots, options, progress=show, stop=stop)
+        summary = index(collection, roots, options, progress=show, stop=stop)
+        if stop.is_set() or not with_enrichment or not collection.model.enricher():
+            return summary, None
+        settings = EnrichOptions(
+            batch_size=options.batch_size,
+            decode_threads=options.decode_threads,
+            max_pixels=options.max_pixels,
+            decode_pixels=options.decode_pixels,
+        )
+        return summary, enrich(collection, settings, show, stop)
 
 
 @contextmanager
@@ -253,9 +280,3 @@ def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
         remark("run the same command again to continue")
     else:
         remark(f'index: {where}; now try: capsearch query "..."')
-
-
-def _exit_code(summary: IndexSummary, strict: bool) -> int:
-    if summary.interrupted:
-        return INTERRUPTED
-    return SOMETHING_SKIPPED if strict and summary.skipped else 0

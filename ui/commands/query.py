@@ -128,7 +128,8 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
     "--tag",
     "tags",
     multiple=True,
-    help="Only images with this tag; repeatable, all of them are required.",
+    help="Only images with this tag, by any name (猫 is cat), or with something narrower (a cat is "
+    "an animal); repeatable, all of them are required.",
 )
 @click.option(
     "--from",

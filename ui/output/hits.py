@@ -59,6 +59,7 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
         "cm": why.cm,
         "cl": why.cl,
         "words": why.words,
+        "tag": why.tag,
         "log_odds": dict(why.log_odds),
         "caption": asdict(why.caption) if why.caption else None,
         "metadata": dict(hit.document.metadata),
@@ -110,7 +111,7 @@ def _parts(why: Contributions, unit: Unit) -> tuple[str, ...]:
     if unit == "score":
         return tuple("-" if one is None else f"{one:.3f}" for one in (why.cm, why.cl))
     columns: tuple[tuple[str, ...], ...] = (
-        ("image",), ("caption", "generated"), ("words",), ("prior",),
+        ("image",), ("caption", "generated"), ("words", "generated_words", "tag"), ("prior",),
     )  # fmt: skip
     added = [[why.log_odds[name] for name in names if name in why.log_odds] for names in columns]
     return tuple(f"{sum(parts):+.1f}" if parts else "-" for parts in added)

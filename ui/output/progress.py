@@ -25,7 +25,7 @@ from rich.text import Text
 from capsearch.ui.output.terminal import printable
 
 if TYPE_CHECKING:
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
 
 
 SECONDS_A_LINE = 60.0
@@ -72,7 +72,7 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def counter(stage: str) -> Iterator[Callable[[int, int], None]]:
     """Yields a callback (done, of) that draws the bar of one stage."""
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
 
     with progress_bar() as show:
         yield lambda done, total: show(Progress(stage, done, total, None))

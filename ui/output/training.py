@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def training_progress() -> Iterator[Listener]:
     """A progress bar for the long steps and a line for each epoch."""
     from capsearch.encoders.training.runs.run import Listener
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.indexer.progress import Progress
     from capsearch.ui.output.progress import progress_bar
 
     def line(epoch: Epoch) -> None:

@@ -60,6 +60,12 @@ class Texts:
     captions: str
     no_captions: str
     by_model: str
+    by_hand: str
+    accept: str
+    correct: str
+    reject: str
+    save: str
+    not_reviewed: str
     size: str
     taken: str
     metadata: str
@@ -70,6 +76,8 @@ class Texts:
     evidence_caption: str
     evidence_generated: str
     evidence_words: str
+    evidence_generated_words: str
+    evidence_tag: str
     evidence_prior: str
     similar: str
     duplicates: str

@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
+from capsearch.encoders import concepts
 from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES
 from capsearch.engine.records import LANGUAGES, MODES, Facet, Facets, Unit
 from capsearch.ui.output.terminal import printable
@@ -137,6 +138,14 @@ def _filters(texts: Texts, facets: Facets) -> None:
 
 def _choose_many(texts: Texts, label: str, key: str, facets: Sequence[Facet]) -> None:
     counts = {facet.value: facet.images for facet in facets}
+    language: str = st.session_state["interface"]
+    names: dict[str, str] = {
+        facet.value: concepts.label_of(facet.concept, facet.value, language) for facet in facets
+    }
+
+    def shown(value: str) -> str:
+        return names.get(value, value)
+
     options = list(dict.fromkeys([*counts, *st.session_state[key]]))
     if options:
         st.multiselect(
@@ -144,7 +153,7 @@ def _choose_many(texts: Texts, label: str, key: str, facets: Sequence[Facet]) ->
             options,
             key=key,
             placeholder=texts.anything,
-            format_func=lambda one: f"{printable(_short(one))} ({counts.get(one, 0)})",
+            format_func=lambda one: f"{printable(_short(shown(one)))} ({counts.get(one, 0)})",
         )
 
 

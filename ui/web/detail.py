@@ -10,18 +10,10 @@ import streamlit as st
 from capsearch.engine.duplicates import near_duplicates
 from capsearch.engine.errors import CapsearchError
 from capsearch.engine.query import Query
-from capsearch.engine.records import (
-    TAKEN_FROM,
-    Caption,
-    Document,
-    Hit,
-    ImageRecord,
-    Tag,
-    Unit,
-)
+from capsearch.engine.records import TAKEN_FROM, Document, Hit, ImageRecord, Unit
 from capsearch.ui.output.terminal import human_bytes, printable
-from capsearch.ui.texts import NAMES, Texts
-from capsearch.ui.web import file_actions, grid, session
+from capsearch.ui.texts import Texts
+from capsearch.ui.web import descriptions, file_actions, grid, session
 from capsearch.ui.web.images import LARGE_EDGE, record_file
 from capsearch.ui.web.library import Library
 
@@ -100,8 +92,7 @@ def _facts(view: View, document: Document) -> None:
     if hit is not None:
         _field(texts.score, grid.scores_line(hit.score, view.unit, hit.contributions))
         _evidence(texts, hit.contributions.log_odds)
-    _captions(texts, document.captions)
-    _tags(texts, document.tags)
+    descriptions.show(view.library.collection, texts, view.language, document)
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
     _field(texts.size, size)
     if record.taken_at is not None:
@@ -135,6 +126,8 @@ def evidence_labels(texts: Texts) -> Mapping[str, str]:
         "caption": texts.evidence_caption,
         "generated": texts.evidence_generated,
         "words": texts.evidence_words,
+        "generated_words": texts.evidence_generated_words,
+        "tag": texts.evidence_tag,
         "prior": texts.evidence_prior,
     }
 
@@ -146,27 +139,6 @@ def signed(value: float) -> str:
     """
     number = f"{abs(value):.1f}".rjust(4, "\N{FIGURE SPACE}")
     return ("\N{MINUS SIGN}" if value < 0 else "+") + number
-
-
-def _captions(texts: Texts, captions: Sequence[Caption]) -> None:
-    st.caption(texts.captions)
-    if not captions:
-        st.text(texts.no_captions)
-    for at, caption in enumerate(captions):
-        st.text(printable(caption.text))
-        language = NAMES.get(caption.language, caption.language)
-        by = f"{texts.by_model}: " if caption.generated else ""
-        source = caption.source.removeprefix("model:")
-        st.container(key=f"quiet_caption_{at}").text(printable(f"{language} · {by}{source}"))
-
-
-def _tags(texts: Texts, tags: Sequence[Tag]) -> None:
-    if tags:
-        _field(texts.tags, " · ".join(printable(_tag(tag)) for tag in tags))
-
-
-def _tag(tag: Tag) -> str:
-    return tag.label if tag.confidence >= 1 else f"{tag.label} {tag.confidence:.2f}"
 
 
 def _field(label: str, value: str) -> None:

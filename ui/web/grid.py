@@ -8,6 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from capsearch.encoders import concepts
 from capsearch.engine.records import (
     Caption,
     Contributions,
@@ -93,9 +94,10 @@ def caption_for(language: str, captions: Sequence[Caption], matched: Caption | N
 
 
 def tags_for(language: str, tags: Sequence[Tag]) -> str:
-    """The tags with the highest confidence in `language`, or in any if it has none."""
-    in_language = [tag for tag in tags if tag.language == language] or tags
-    labels = dict.fromkeys(printable(tag.label) for tag in in_language)
+    """The tags with the highest confidence that have a name in `language`, or any if none has."""
+    in_language = [tag for tag in tags if tag.concept or tag.language == language] or tags
+    names = (concepts.label_of(tag.concept, tag.label, language) for tag in in_language)
+    labels = dict.fromkeys(printable(name) for name in names)
     return " · ".join(list(labels)[:MAX_TAGS])
 
 

@@ -10,7 +10,9 @@ from typing import Literal
 
 from capsearch.engine.errors import CapsearchError, IndexBusy
 from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.pipeline import IndexSummary, Progress, index
+from capsearch.indexer.enrichment import enrich
+from capsearch.indexer.pipeline import IndexSummary, index
+from capsearch.indexer.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Indexing:
             with Collection.create(index_path) as collection:
                 chosen = roots or collection.catalog.roots()
                 summary = index(collection, chosen, progress=self._show, stop=stop)
+                if collection.model.enricher() and not stop.is_set():
+                    enrich(collection, progress=self._show, stop=stop)
             self._update(state="done", summary=summary)
         except CapsearchError as error:
             self._update(state="failed", error=str(error))

@@ -186,6 +186,12 @@ def search_like(image_id: str) -> None:
     forget_upload()
 
 
+def search_tag(tag: str) -> None:
+    """Leave the large view for the images that also have a tag."""
+    tags = dict.fromkeys([*st.session_state["tags"], tag])
+    st.session_state.update(tags=list(tags), selected=None)
+
+
 def clear_like() -> None:
     """Stop searching with an image of the collection."""
     st.session_state["like"] = None

@@ -106,6 +106,10 @@ _PAGE = """
   border-radius: 8px; background: #8881 }
 .st-key-facts [data-testid="stCaptionContainer"] { margin-top: .55rem }
 .st-key-facts [data-testid="stText"] { font-size: .95rem; font-variant-numeric: tabular-nums }
+[class*="st-key-review_"], .st-key-tags_of_image { gap: 6px; flex-wrap: wrap }
+[class*="st-key-review_"] button, .st-key-tags_of_image button { min-height: 0;
+  padding: 1px 8px }
+[class*="st-key-review_"] button p, .st-key-tags_of_image button p { font-size: .8rem }
 .st-key-facts [class*="st-key-quiet"] [data-testid="stText"] { font-size: .8rem }
 @media (max-width: 640px) {
   [class*="st-key-grid"] { gap: 10px; --row: 115px }

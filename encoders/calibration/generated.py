@@ -1,0 +1,132 @@
+"""What captions and tags that models wrote are worth: documents with them are kinds of their own.
+
+As for people's captions, the sources are first fused by shares tuned for the ranking, then one
+regression turns the fused score into log-odds. Words of generated text are not fitted: what they
+say is mostly said by the captions' vectors and the tags already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.encoders.calibration.examples import (
+    REFERENCE_SIZE,
+    ExampleList,
+    fitted_regression,
+    sampled,
+)
+from capsearch.encoders.calibration.logistic import Floats
+from capsearch.encoders.calibration.scenarios import Scenario
+from capsearch.engine.evidence_model import EvidenceModel, KindWeights
+from capsearch.engine.records import Source
+
+WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablations.md
+GENERATED_WORDS_WEIGHT = 0.5
+_NEARLY_ALL = 0.9  # some images lose their only caption to another, as wrong captions
+GENERATED_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+TAG_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)  # a tag's score is a probability, others are cosines
+
+
+def generated_kinds(
+    model: EvidenceModel,
+    described: Sequence[Scenario],
+    clm_weight: float,
+    random: np.random.Generator,
+) -> dict[str, KindWeights]:
+    """The kinds "generated" and "caption+generated", beside those `model` has."""
+    alone: dict[Source, float] = {"image": 1.0}
+    beside: dict[Source, float] = {"image": 1.0 - clm_weight, "caption": clm_weight}
+    return {
+        name: _kind(model, described, base, random)
+        for name, base in (("generated", alone), ("caption+generated", beside))
+    }
+
+
+def _kind(
+    model: EvidenceModel,
+    described: Sequence[Scenario],
+    base: Mapping[Source, float],
+    random: np.random.Generator,
+) -> KindWeights:
+    generated, tag = best_shares(model, described, base)
+    shares = fused_shares(base, generated, tag)
+    examples = ExampleList()
+    for one in described:
+        rows_of_kind = np.isnan(one.caption) != ("caption" in base)
+        weights = sampled(one, random) * rows_of_kind
+        rows, columns = np.nonzero(weights)
+        scores = fused(model, one, shares)[rows, columns]
+        backgrounds = [one.image_background[rows], one.caption_background[rows]]
+        examples.add(one, rows, columns, weights, [scores, *backgrounds])
+    # A query's captions in general stand for generated ones too.
+    written = shares.get("caption", 0.0) + shares["generated"]
+    against: dict[Source, float] = {"image": shares["image"], "caption": written}
+    regression = fitted_regression(examples.joined(), model.size_exponent, against)
+    slope = max(float(regression.coefficients[0]), 0.0)
+    weights_of: dict[Source, float] = {
+        source: round(slope * share, 4) for source, share in shares.items()
+    }
+    weights_of |= {"words": WORDS_WEIGHT, "generated_words": GENERATED_WORDS_WEIGHT}
+    background = (round(float(one), 4) for one in regression.coefficients[1:3])
+    return KindWeights(
+        round(regression.intercept, 4), weights_of, dict(zip(against, background, strict=True))
+    )
+
+
+def best_shares(
+    model: EvidenceModel, described: Sequence[Scenario], base: Mapping[Source, float]
+) -> tuple[float, float]:
+    """The shares of generated captions and of tags with the highest mean average precision.
+
+    Collections of about the reference size decide, in which nearly all images are of the kind. Of
+    equal ones the least counts: what adds nothing gets no weight.
+    """
+    suited = [one for one in described if _is_of_kind(one, "caption" in base)]
+    size = min(
+        (one.image.shape[1] for one in suited), key=lambda n: abs(n - REFERENCE_SIZE), default=0
+    )
+    chosen = [one for one in suited if one.image.shape[1] == size]
+    tags = TAG_SHARES if any(one.tag is not None for one in chosen) else (0.0,)
+
+    def precision(pair: tuple[float, float]) -> float:
+        shares = fused_shares(base, *pair)
+        found = [average_precision(fused(model, one, shares), one.relevant) for one in chosen]
+        return float(np.mean(found)) if found else 0.0
+
+    pairs = sorted(product(GENERATED_SHARES, tags), key=lambda pair: (sum(pair), pair))
+    return max(pairs, key=precision)  # the first of equal ones
+
+
+def fused_shares(base: Mapping[Source, float], generated: float, tag: float) -> dict[Source, float]:
+    """`base` gives way to generated captions; tags come on top."""
+    shares: dict[Source, float] = {
+        source: (1.0 - generated) * share for source, share in base.items()
+    }
+    return {**shares, "generated": generated, "tag": tag}
+
+
+def fused(model: EvidenceModel, one: Scenario, shares: Mapping[Source, float]) -> Floats:
+    """(Q, N) the weighted sum of the scores; NaN where a document lacks one with a share."""
+    offsets = model.caption_offsets
+    scores = shares["image"] * one.image + shares["generated"] * one.best_generated(offsets)
+    if "caption" in shares:
+        scores = scores + shares["caption"] * (one.caption + offsets.get(one.caption_language, 0.0))
+    return scores if one.tag is None else scores + shares["tag"] * one.tag
+
+
+def average_precision(scores: Floats, relevant: NDArray[np.bool_]) -> float:
+    """The mean over queries with a relevant document; with a single one, the MRR."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    hits = np.take_along_axis(relevant, order, axis=1)
+    precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
+    found = (precision * hits).sum(axis=1) / np.maximum(hits.sum(axis=1), 1)
+    return float(found[hits.any(axis=1)].mean()) if hits.any() else 0.0
+
+
+def _is_of_kind(one: Scenario, captioned: bool) -> bool:
+    share = float((~np.isnan(one.caption)).mean())
+    return share > _NEARLY_ALL if captioned else share == 0.0

@@ -1,0 +1,250 @@
+"""Captions and tags that models write about the images of an index.
+
+Vectors come first, so that search works at once; then this, batch by batch, each committed as a
+whole: a run that was stopped or killed goes on where it was. Tags are made from the features in the
+index. Captions need the feature map, for which images are decoded and encoded again: kept for this,
+feature maps (81 x 352 float16 an image of lite2) would take ten times the room of the index itself
+and save a third of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from capsearch.encoders.describing import no_heads
+from capsearch.encoders.image_files import MAX_PIXELS
+from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
+from capsearch.engine.errors import UnknownModel
+from capsearch.engine.protocols import Captioner, Enricher, Tagger
+from capsearch.engine.records import ImageFeatures
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.enriched import EnrichedTable, PendingImage
+from capsearch.indexer.embedded.facets import StoredFacets
+from capsearch.indexer.embedded.words import update_words
+from capsearch.indexer.encoding import CaptionEncoding
+from capsearch.indexer.in_flight import DecodeJournal
+from capsearch.indexer.prepare import Prepared, prepare_in_groups
+from capsearch.indexer.progress import Progress
+from capsearch.indexer.sources.scan import ImageFile, Skipped
+
+_TAGGED_AT_ONCE = 1024
+_ENCODED_EVERY = 32  # batches: then captions get vectors, and words are found
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichOptions:
+    """Settings of a run; each is an option of `capsearch enrich`."""
+
+    paths: tuple[Path, ...] = ()  # only images here and below; (): all
+    redo: bool = False  # also images that these models have described
+    batch_size: int = 32
+    decode_threads: int | None = None  # None: one per core
+    max_pixels: int = MAX_PIXELS
+    decode_pixels: int = DEFAULT_PIXELS  # decoded at once, by all threads of the process
+
+
+_DEFAULTS = EnrichOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichSummary:
+    """What a run did: images tagged and captioned, captions written, files that failed.
+
+    `pending` counts images that are left, because the run was interrupted or their files failed.
+    """
+
+    tagged: int
+    captioned: int
+    captions: int
+    pending: int
+    skipped: tuple[Skipped, ...]
+    interrupted: bool
+    seconds: float
+    models: tuple[str, ...]
+
+
+def enrich(
+    collection: Collection,
+    options: EnrichOptions = _DEFAULTS,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    stop: threading.Event | None = None,
+) -> EnrichSummary:
+    """Describes images that the model's tagger and captioner have not described yet.
+
+    What other models wrote about them is replaced, what people wrote is not touched. `stop` ends
+    the run after the current batch. UnknownModel when the model has neither tagger nor captioner,
+    ModelMismatch when the index was made with another model.
+    """
+    collection.require_same_model()
+    enricher = collection.model.enricher()
+    if not enricher:
+        raise UnknownModel(no_heads(collection.model.name))
+    run = _Run(collection, enricher, options, progress, stop or threading.Event())
+    started = perf_counter()
+    run.run()
+    collection.finish()
+    return run.summary(perf_counter() - started)
+
+
+@dataclass(slots=True)
+class _Run:
+    collection: Collection
+    enricher: Enricher
+    options: EnrichOptions
+    show: Callable[[Progress], None]
+    stop: threading.Event
+    skipped: list[Skipped] = field(default_factory=list)
+    tagged: int = 0
+    captioned: int = 0
+    captions: int = 0
+
+    def run(self) -> None:
+        if self.options.redo:
+            with self._writer.transaction(visible=False):
+                self._table.reset(self._folders)
+        if self.enricher.tagger is not None:
+            self._tag(self.enricher.tagger)
+        if self.enricher.captioner is not None and not self.stop.is_set():
+            self._caption(self.enricher.captioner)
+        self._make_searchable()
+
+    def summary(self, seconds: float) -> EnrichSummary:
+        return EnrichSummary(
+            self.tagged,
+            self.captioned,
+            self.captions,
+            self._pending(),
+            tuple(self.skipped),
+            self.stop.is_set(),
+            seconds,
+            tuple(one.name for one in (self.enricher.tagger, self.enricher.captioner) if one),
+        )
+
+    @property
+    def _writer(self) -> CatalogWriter:
+        return CatalogWriter(self.collection.catalog)
+
+    @property
+    def _table(self) -> EnrichedTable:
+        return EnrichedTable(self.collection.catalog)
+
+    @property
+    def _folders(self) -> tuple[str, ...]:
+        return tuple(str(path.expanduser().resolve()) for path in self.options.paths)
+
+    def _pending(self) -> int:
+        tagger, captioner = self.enricher.tagger, self.enricher.captioner
+        left = [self._table.count("tagger", tagger.name, self._folders)] if tagger else []
+        if captioner is not None:
+            left.append(self._table.count("captioner", captioner.name, self._folders))
+        return max(left, default=0)
+
+    def _tag(self, tagger: Tagger) -> None:
+        """From the stored features: no image is opened."""
+        total = self._table.count("tagger", tagger.name, self._folders)
+        while not self.stop.is_set() and (
+            batch := self._table.pending("tagger", tagger.name, self._folders, "", _TAGGED_AT_ONCE)
+        ):
+            rows = self.collection.catalog.array("features").view()
+            features = rows[np.array([one.slot for one in batch])].astype(np.float32)
+            found = tagger.tag(ImageFeatures(features))
+            with self._writer.transaction():
+                for image, tags in zip(batch, found, strict=True):
+                    self._table.put_tags(image.id, tagger.name, tags)
+            self.tagged += len(batch)
+            self.show(Progress("tag images", self.tagged, total))
+
+    def _caption(self, captioner: Captioner) -> None:
+        total = self._table.count("captioner", captioner.name, self._folders)
+        facets, done = StoredFacets(self._writer), 0
+        DECODING.resize(self.options.decode_pixels)
+        for batch in self._decoded(captioner):
+            if not self._put_captions(captioner, batch):
+                return  # a backbone without feature maps
+            done += len(batch)
+            facets.refresh_now_and_then()
+            if done // self.options.batch_size % _ENCODED_EVERY == 0:
+                self._make_searchable()
+            self.show(Progress("caption images", done, total, batch[-1].file.path))
+
+    def _put_captions(self, captioner: Captioner, batch: Sequence[Prepared]) -> bool:
+        pixels = [one.decoded.pixels for one in batch if one.decoded is not None]
+        features = self.collection.model.image.feature_maps(pixels)
+        if features.grid is None:
+            name = self.collection.model.image.name
+            self.skipped.append(Skipped(name, "gives no feature map, so no captions are written"))
+            self.enricher = replace(self.enricher, captioner=None)
+            return False
+        found = captioner.caption(features)
+        with self._writer.transaction():
+            for image, captions in zip(batch, found, strict=True):
+                self.captions += self._table.put_captions(image.image_id, captioner.name, captions)
+        self.captioned += len(batch)
+        return True
+
+    def _decoded(self, captioner: Captioner) -> Iterator[list[Prepared]]:
+        """Batches of images with pixels; a file that fails or holds another image is named."""
+        last = ""
+        while not self.stop.is_set() and (
+            pending := self._table.pending(
+                "captioner", captioner.name, self._folders, last, _TAGGED_AT_ONCE
+            )
+        ):
+            last = pending[-1].id
+            yield from self._batches(pending)
+
+    def _batches(self, pending: Sequence[PendingImage]) -> Iterator[list[Prepared]]:
+        files = self._files(pending)
+        batch: list[Prepared] = []
+        groups = prepare_in_groups(
+            list(files),
+            (),
+            self.collection.model.image.preprocess,
+            self.options.max_pixels,
+            self.options.decode_threads,
+            self.stop,
+            DecodeJournal(self.collection.path),
+        )
+        for outcome in (one for group in groups for one in group):
+            if not isinstance(outcome, Prepared):
+                self.skipped.extend(outcome.problems)
+            elif outcome.image_id != files[outcome.file]:
+                reason = "has changed since it was indexed; run `capsearch index`"
+                self.skipped.append(Skipped(outcome.file.path, reason))
+            else:
+                batch.append(outcome)
+            if len(batch) >= self.options.batch_size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _files(self, pending: Sequence[PendingImage]) -> dict[ImageFile, str]:
+        """A file of each image that is still there, and the image's id."""
+        records = self.collection.catalog.images([one.id for one in pending])
+        found: dict[ImageFile, str] = {}
+        for record in records.values():
+            path = next((one for one in record.paths if os.path.isfile(one)), None)  # noqa: PTH113
+            if path is None:
+                self.skipped.append(Skipped(record.path, "is gone; run `capsearch index`"))
+            else:
+                status = os.stat(path)  # noqa: PTH116
+                found[ImageFile(path, status.st_mtime_ns, status.st_size)] = record.id
+        return found
+
+    def _make_searchable(self) -> None:
+        """Vectors of new captions, words of new captions and tags."""
+        encoding = CaptionEncoding(self.collection, self._writer)
+        total = encoding.pending()
+        for done in encoding.batches():
+            self.show(Progress("encode captions", done, total))
+        for _ in update_words(self._writer, self.collection.model.text.words):
+            pass

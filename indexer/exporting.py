@@ -1,0 +1,178 @@
+"""Captions and tags out of an index: COCO JSON, CSV, text files, XMP sidecars.
+
+Everywhere what models wrote is marked with the model's name, and our own readers do not take it for
+a person's when they read an export again. Files that are not ours are never overwritten.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import StringIO
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from capsearch.encoders import atomic, concepts
+from capsearch.engine.errors import IndexProblem
+from capsearch.engine.records import LANGUAGES, Caption, Document, Filters, Tag
+from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.sources import xmp_sidecars
+from capsearch.indexer.sources.scan import Skipped
+
+XmpNames = Literal["lightroom", "digikam"]
+COLUMNS = ("file", "caption", "tag", "language", "source", "confidence", "concept")
+_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is exported."""
+
+    folders: tuple[Path, ...] = ()  # images below these; (): all
+    written_by: Literal["people", "models"] | None = None  # None: both
+    languages: tuple[str, ...] = LANGUAGES  # of captions, and of the names of tags
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Sidecars that were written, and files that were left as they are."""
+
+    written: int
+    skipped: tuple[Skipped, ...]
+
+
+def documents(collection: Collection, selection: Selection) -> Iterator[Document]:
+    """The chosen images by path, with the chosen captions and tags; those with neither are left
+    out."""
+    folders = tuple(str(one.expanduser().resolve()) for one in selection.folders)
+    ids = [row[0] for row in collection.catalog.select(Filters(folders=folders))]
+    paths = {image_id: path for path, image_id in reversed(collection.catalog.image_paths())}
+    ids.sort(key=lambda one: paths[one])
+    for start in range(0, len(ids), _CHUNK):
+        chunk = ids[start : start + _CHUNK]
+        found = collection.catalog.documents(chunk)
+        for one in (_chosen(found[image_id], selection) for image_id in chunk):
+            if one.captions or one.tags:
+                yield one
+
+
+def coco(collection: Collection, selection: Selection) -> str:
+    """COCO captions JSON; tags have a list of their own beside the annotations."""
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    tags: list[dict[str, Any]] = []
+    for number, one in enumerate(documents(collection, selection), start=1):
+        record, name = one.record, _name(collection, one)
+        images.append(
+            {"id": number, "file_name": name, "width": record.width, "height": record.height}
+        )
+        for caption in one.captions:
+            entry = {"id": len(annotations) + 1, "image_id": number, "caption": caption.text}
+            annotations.append({**entry, **_facts(caption)})
+        tags += [{"image_id": number, **asdict(tag)} for tag in _named(one, selection)]
+    content = {"images": images, "annotations": annotations, "tags": tags}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+def table(collection: Collection, selection: Selection) -> str:
+    """CSV with COLUMNS: a line for each caption and for each tag."""
+    output = StringIO(newline="")
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in documents(collection, selection):
+        name = _name(collection, one)
+        for text in one.captions:
+            writer.writerow((name, text.text, "", *_facts(text).values(), ""))
+        for tag in _named(one, selection):
+            facts = (tag.language, tag.source, tag.confidence, tag.concept)
+            writer.writerow((name, "", tag.label, *facts))
+    return output.getvalue()
+
+
+def text_files(collection: Collection, selection: Selection, folder: Path) -> Exported:
+    """NAME.txt for each image in a folder laid out as the images are: captions, a line each, then
+    a line of tags.
+
+    Text has no room for marks, so a file beside its image would be read as a person's: it is
+    refused with IndexProblem.
+    """
+    written, skipped = 0, list[Skipped]()
+    for one in documents(collection, selection):
+        target = (folder / _name(collection, one)).with_suffix(".txt").absolute()
+        if any(Path(path).parent == target.parent.resolve() for path in one.record.paths):
+            raise IndexProblem(
+                f"{target} would be beside its image and taken for a person's captions; choose "
+                "another folder, or XMP, which marks what models wrote"
+            )
+        labels = ", ".join(dict.fromkeys(tag.label for tag in _named(one, selection)))
+        lines = [text.text for text in one.captions] + ([labels] if labels else [])
+        content = "\n".join(lines) + "\n"
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(target, content)
+            written += 1
+        elif target.read_bytes() != content.encode():
+            skipped.append(Skipped(str(target), "is there already and was not changed"))
+    return Exported(written, tuple(skipped))
+
+
+def xmp_files(collection: Collection, selection: Selection, names: XmpNames) -> Exported:
+    """XMP sidecars beside the images: NAME.xmp as Lightroom, NAME.jpg.xmp as digiKam calls them.
+
+    A sidecar that this did not write, or that was changed since, is named and left as it is.
+    """
+    written, skipped = 0, list[Skipped]()
+    for one in documents(collection, selection):
+        content = xmp_sidecars.packet(one, selection.languages)
+        for path in map(Path, one.record.paths):
+            target = path.with_suffix(".xmp") if names == "lightroom" else Path(f"{path}.xmp")
+            if not path.is_file():
+                skipped.append(Skipped(str(path), "is gone; run `capsearch index`"))
+            elif target.exists() and not xmp_sidecars.is_ours(target):
+                skipped.append(Skipped(str(target), "is not ours, or was edited; left as it is"))
+            else:
+                atomic.write_text(target, content)
+                written += 1
+    return Exported(written, tuple(skipped))
+
+
+def _chosen(document: Document, selection: Selection) -> Document:
+    def wanted(one: Caption | Tag) -> bool:
+        return selection.written_by in (None, "models" if one.generated else "people")
+
+    captions = tuple(
+        one for one in document.captions if wanted(one) and one.language in selection.languages
+    )
+    return replace(document, captions=captions, tags=tuple(filter(wanted, document.tags)))
+
+
+def _named(document: Document, selection: Selection) -> Iterator[Tag]:
+    """Tags of models in each of the languages, people's as they wrote them."""
+    for tag in document.tags:
+        if not tag.generated or tag.concept not in concepts.all_concepts():
+            yield tag
+        else:
+            known = concepts.by_id(tag.concept)
+            for language in selection.languages:
+                yield replace(tag, label=known.name(language), language=language)
+
+
+def _facts(caption: Caption) -> dict[str, Any]:
+    return {
+        "language": caption.language,
+        "source": caption.source,
+        "confidence": caption.confidence,
+    }
+
+
+def _name(collection: Collection, document: Document) -> str:
+    """The path of an image below the folder that was indexed, with slashes."""
+    path = PurePath(document.record.path)
+    below = [root for root in _roots(collection) if path.is_relative_to(root)]
+    return (path.relative_to(below[0]) if below else PurePath(path.name)).as_posix()
+
+
+def _roots(collection: Collection) -> Sequence[Path]:
+    return [root if root.is_dir() else root.parent for root in collection.catalog.roots()]

@@ -1,0 +1,80 @@
+"""`capsearch enrich`: let the model write captions and tags for the images of an index."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from capsearch.ui.commands.index import INTERRUPTED, stop_on_interrupt
+from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.output.enriched import report_enriched
+from capsearch.ui.output.terminal import print_json
+
+EXAMPLES = """\b
+Examples:
+  capsearch enrich                       go on where `capsearch index` was stopped
+  capsearch enrich ~/Pictures/2024       only these images
+  capsearch enrich --redo                do it all over
+
+`capsearch index` does this too, once all images can be searched. Images that another model has
+described are described anew. What people wrote, accepted or corrected stays, and captions that were
+rejected do not come back. Ctrl-C finishes the current batch and saves everything up to it.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
+@index_option
+@click.option(
+    "--redo", is_flag=True, help="Also describe images that this model has described already."
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    metavar="IMAGES",
+    help="How many images are described and saved at once.",
+)
+@click.option(
+    "--decode-threads",
+    type=click.IntRange(min=1),
+    show_default="one per core",
+    metavar="THREADS",
+    help="How many threads read and decode image files ahead of the model.",
+)
+@click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
+@json_option
+def command(
+    paths: tuple[Path, ...],
+    index_path: Path | None,
+    redo: bool,
+    batch_size: int,
+    decode_threads: int | None,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Write captions and tags for the images of an index, by the model it was made with.
+
+    Images that have them already are left alone. With PATH, only images there and below.
+    """
+    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.indexer.enrichment import EnrichOptions, enrich
+    from capsearch.ui.output.progress import progress_bar
+
+    where = index_path_or_default(index_path)
+    Collection.open(where).close()  # there is an index
+    options = EnrichOptions(paths, redo, batch_size, decode_threads)
+    with (
+        Collection.create(where) as collection,
+        stop_on_interrupt() as stop,
+        progress_bar() as show,
+    ):
+        summary = enrich(collection, options, show, stop)
+    if as_json:
+        print_json({"index": where, **asdict(summary)})
+    else:
+        report_enriched(summary, verbose)
+    return INTERRUPTED if summary.interrupted else 0
