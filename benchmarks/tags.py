@@ -76,5 +76,6 @@ def evaluate(tagger: BuiltInTagger, data: CaptionDataset, pooled: Vectors) -> It
 def _tagged(labels: TagLabels) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Rows of the images that have a tag of this language."""
     return np.array(
-        [row for row in np.flatnonzero(labels.captioned) if len(labels.positives[row])], np.int64
+        [row for row in np.flatnonzero(labels.captioned).tolist() if len(labels.positives[row])],
+        np.int64,
     )
