@@ -133,33 +133,45 @@ def _language_labels(
 ) -> TagLabels:
     tags = [vocabulary.tags[at] for at in vocabulary.columns[language]]
     column = {tag.concept or f"{language}:{tag.label}": at for at, tag in enumerate(tags)}
-    spaces: dict[frozenset[int], int] = {}
-    annotated = _annotated_columns(annotations, column)
-    positives, unknown, space = [], [], []
+    positives, unknown = [], []
     for one in annotations.mentions:
         found = set(_keys(one, language, objects, annotations.spellings))
-        known = range(len(column)) if language in one.said else annotated[one.label_set]
         positives.append(_columns(found, column))
         unknown.append(_columns(_broader(found) - found, column))
-        space.append(spaces.setdefault(frozenset(known), len(spaces)))
-    masks = np.zeros((len(spaces), len(column)), np.bool_)
-    for known_columns, row in spaces.items():
-        masks[row, sorted(known_columns)] = True
+    named = [_space_of(one, language) for one in annotations.mentions]
+    rows = {name: row for row, name in enumerate(dict.fromkeys(named))}
     captioned = np.array([language in one.said for one in annotations.mentions], np.bool_)
-    return TagLabels(positives, unknown, np.array(space, np.int64), masks, captioned)
+    return TagLabels(
+        positives,
+        unknown,
+        np.array([rows[name] for name in named], np.int64),
+        _annotated_columns(annotations, column, tuple(rows)),
+        captioned,
+    )
+
+
+def _space_of(one: Mentions, language: str) -> tuple[str, str]:
+    """The columns that an image is annotated with, by name."""
+    if language in one.said:
+        return "captions", ""
+    if one.label_set:
+        return "labels", one.label_set
+    return ("objects", "") if one.objects else ("nothing", "")
 
 
 def _annotated_columns(
-    annotations: Annotations, column: Mapping[str, int]
-) -> Mapping[str, tuple[int, ...]]:
-    """By label set ("" for objects) the columns that its images are annotated with."""
-    found: dict[str, set[str]] = defaultdict(set)
+    annotations: Annotations, column: Mapping[str, int], spaces: Sequence[tuple[str, str]]
+) -> NDArray[np.bool_]:
+    """(S, K): all for captions; for labels and objects those that occur among their images."""
+    keys: dict[tuple[str, str], set[str]] = defaultdict(set)
+    keys["captions", ""] = set(column)
     for one in annotations.mentions:
-        found[one.label_set] |= one.labels if one.label_set else one.objects
-    return {
-        name: tuple(sorted(column[key] for key in keys if key in column))
-        for name, keys in found.items()
-    }
+        keys["objects", ""] |= one.objects
+        keys["labels", one.label_set] |= one.labels
+    masks = np.zeros((len(spaces), len(column)), np.bool_)
+    for row, name in enumerate(spaces):
+        masks[row, _columns(keys[name], column)] = True
+    return masks
 
 
 def _keys(one: Mentions, language: str, objects: bool, spellings: _Spellings) -> Iterable[str]:

@@ -24,6 +24,7 @@ IMAGES = (
     image(3, objects=("cat",)),
     image(4, concepts=("sparrow",), labelled_set="birds"),
     image(5, concepts=("eagle",), labelled_set="birds"),
+    image(6, [("zh", "一只鸟")]),
 )
 
 
@@ -71,6 +72,11 @@ def test_a_language_without_captions_is_unknown_except_for_objects(annotated):
     assert state(annotated, 2, "cat", "en") == 0  # an object that this image has not
     assert state(annotated, 2, "animal", "en") is None
     assert state(annotated, 3, "cat", "zh") == 1
+
+
+def test_an_image_without_objects_was_not_searched_for_them(annotated):
+    assert state(annotated, 6, "cat", "zh") == 0
+    assert state(annotated, 6, "cat", "en") is None
 
 
 def test_a_labelled_photograph_is_annotated_with_the_labels_of_its_set(annotated):

@@ -231,12 +231,15 @@ def _print_captions(rows: Sequence[CaptionRow]) -> None:
             took = "" if row.ms_per_image is None else f"{row.ms_per_image:.1f}"
             figures = (row.scores.get(name) for name in METRICS)
             table.append((row.model, str(row.images), *map(_cell, figures), took))
-        for published in (one for one in CAPTION_TABLES if one.language == language):
-            table.append((f"{published.title}: {published.setting}", *[""] * (len(METRICS) + 2)))
+        notes = []
+        for number, published in enumerate(
+            (one for one in CAPTION_TABLES if one.language == language), start=1
+        ):
+            notes.append(f"[{number}] {published.title}: {published.setting}")
             for name, scores in published.rows.items():
                 cells = (_cell(scores.get(metric)) for metric in METRICS)
-                table.append((f"  {name}", "", *cells, ""))
-        click.echo("\n".join(aligned(table)) + "\n")
+                table.append((f"[{number}] {name}", "", *cells, ""))
+        click.echo("\n".join([*aligned(table), *notes]) + "\n")
     for row in rows:
         for image, text in row.examples:
             click.echo(f"{row.model}  {row.language}  {image}  {text}")

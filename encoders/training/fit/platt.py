@@ -11,6 +11,7 @@ from capsearch.encoders.calibration import logistic
 from capsearch.encoders.calibration.logistic import Floats, sigmoid
 
 PRIOR = 10.0  # strength of the common slope and intercept, in images of probability one half
+COMMON_SAMPLE = 1_000_000  # labels that the regression over all tags is fitted to
 _STEPS = 25
 _LARGEST_STEP = 1.0
 
@@ -36,10 +37,12 @@ def fit_platt(
     rarely or never show keeps nearly that. ValueError where nothing is positive or negative.
     """
     scores = np.asarray(logits, np.float64)
-    at = known > 0
-    common = logistic.fit(
-        scores[at][:, None], values[at].astype(np.float64), np.ones(at.sum()), np.zeros(at.sum())
-    )
+    at = np.flatnonzero(known > 0)
+    if len(at) > COMMON_SAMPLE:
+        at = np.random.default_rng(0).choice(at, COMMON_SAMPLE, replace=False)
+    labels = values.reshape(-1)[at].astype(np.float64)
+    ones, zeros = np.ones(len(at)), np.zeros(len(at))
+    common = logistic.fit(scores.reshape(-1)[at][:, None], labels, ones, zeros)
     centre = np.array([float(common.coefficients[0]), common.intercept])
     parameters = np.tile(centre, (scores.shape[1], 1))  # (K, 2)
     for _ in range(_STEPS):
