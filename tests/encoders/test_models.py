@@ -55,12 +55,16 @@ def test_built_in_and_user_models_are_listed(mine):
 
 
 def test_the_error_for_an_unknown_name_lists_the_models_of_that_kind(mine):
-    with pytest.raises(UnknownModel, match=r"no backbone model called 'nobody'; .*my-backbone"):
+    with pytest.raises(
+        UnknownModel, match=r"no backbone or clip model called 'nobody'; .*my-backbone"
+    ):
         models.load_backbone("nobody")
 
 
 def test_a_model_of_another_kind_is_refused(mine):
-    with pytest.raises(UnknownModel, match="my-backbone is a backbone model, not a text model"):
+    with pytest.raises(
+        UnknownModel, match="my-backbone is a backbone model, not a text or clip model"
+    ):
         models.load("my-backbone")
 
 
