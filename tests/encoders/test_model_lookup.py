@@ -73,7 +73,7 @@ def test_a_path_without_a_model_is_an_error(mine):
 def test_dots_are_no_names(mine, name):
     write_backbone_card(mine / "one")
     model_folder.write_card(mine, {"kind": "backbone", "name": "trap"})
-    with pytest.raises(UnknownModel, match="no backbone or clip model called"):
+    with pytest.raises(UnknownModel, match="no backbone model called"):
         models.find(name, "backbone")
     with pytest.raises(TrainingProblem, match="cannot be a model's name"):
         models.check_new_name(name)
