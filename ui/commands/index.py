@@ -195,7 +195,7 @@ def command(
 
 
 def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
-    if not paths and not collection.catalog.roots():
+    if not paths and not collection.roots():
         raise click.UsageError(NOTHING_TO_INDEX)
 
 

@@ -31,7 +31,7 @@ def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
 
 def record_file(collection: Collection, record: ImageRecord, edge: int) -> Path | None:
     """The same for an image whose record is at hand."""
-    if not inside(record.paths, collection.catalog.roots()):
+    if not inside(record.paths, collection.roots()):
         return None
     try:
         return thumbnail(collection.path, record, edge)

@@ -47,7 +47,7 @@ def _library(
     st.selectbox(texts.collection, collections, key="collection", format_func=printable)
     if library is not None:
         st.caption(texts.images_count.format(count=f"{library.image_count():,}"))
-        st.text("\n".join(printable(str(root)) for root in library.collection.catalog.roots()))
+        st.text("\n".join(printable(str(root)) for root in library.collection.roots()))
     if may_index():
         _panel(texts, where, has_roots=library is not None)
     else:

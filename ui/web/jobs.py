@@ -61,7 +61,7 @@ class Indexing:
     def _run(self, index_path: Path, roots: Sequence[Path], stop: threading.Event) -> None:
         try:
             with Collection.create(index_path) as collection:
-                chosen = roots or collection.catalog.roots()
+                chosen = roots or collection.roots()
                 summary = index(collection, chosen, progress=self._show, stop=stop)
             self._update(state="done", summary=summary)
         except CapsearchError as error:

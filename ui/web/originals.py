@@ -27,7 +27,7 @@ _LEFT_OUT = "left out.txt"
 
 def original(collection: Collection, record: ImageRecord) -> Path | None:
     """The image's first file that is still there; None if there is none."""
-    roots = collection.catalog.roots()
+    roots = collection.roots()
     paths = (Path(path) for path in record.paths if inside([path], roots))
     return next((path for path in paths if path.is_file()), None)
 
