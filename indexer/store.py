@@ -6,7 +6,7 @@ The pipeline decides what is new, has changed or is gone; a store keeps it. `emb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,16 @@ class EditedSidecars:
     captions: tuple[Caption, ...]
 
 
+class KnownIds(Protocol):
+    """Ids of images; a set is one."""
+
+    def __contains__(self, image_id: object, /) -> bool: ...
+
+    def add(self, image_id: str, /) -> None:
+        """Counts as known from now on; nothing is written."""
+        ...
+
+
 class Store(Protocol):
     """Files, captions and vectors of one collection, for one run of the pipeline.
 
@@ -108,8 +118,8 @@ class Store(Protocol):
         """The files under `roots` that were skipped before, each with its state and the reason."""
         ...
 
-    def encoded_ids(self) -> MutableSet[str]:
-        """The ids of all images that have a vector; what is added stays with the caller."""
+    def encoded_ids(self) -> KnownIds:
+        """The ids of all images that have a vector; threads may ask it."""
         ...
 
     def encoded_ids_among(self, ids: Sequence[str]) -> set[str]:
@@ -159,11 +169,11 @@ class Store(Protocol):
         ...
 
     def pending_captions(self) -> int:
-        """How many captions in the model's languages have not been encoded."""
+        """How many captions in the model's languages, or documents with any, are not encoded."""
         ...
 
     def encode_captions(self) -> Iterator[int]:
-        """Encodes them batch by batch; yields the number done so far."""
+        """Encodes them batch by batch; yields how many are done so far."""
         ...
 
     def index_words(self) -> Iterator[None]:

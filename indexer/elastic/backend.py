@@ -47,11 +47,11 @@ class ElasticBackend:
         self.index = index or address.name
 
     def __len__(self) -> int:
-        return self._count(requests.SEARCHABLE)
+        return self.count(requests.SEARCHABLE)
 
     def captioned(self) -> bool:
         """Whether any caption has a vector."""
-        return bool(self._count(requests.CAPTIONED))
+        return bool(self.count(requests.CAPTIONED))
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -89,7 +89,7 @@ class ElasticBackend:
             sort=[{"taken_at": {"order": "desc", "missing": "_last"}}, {"id": "asc"}],
             from_=offset,
             size=limit,
-            source_excludes=["provenance"],
+            source_excludes=requests.SCORED["source_excludes"],
         )
         return tuple(document(hit["_source"]) for hit in answer["hits"]["hits"])
 
@@ -149,7 +149,8 @@ class ElasticBackend:
             with readable_errors(self.address):
                 self.client.close_point_in_time(id=opened["id"])
 
-    def _count(self, clause: requests.Clause) -> int:
+    def count(self, clause: requests.Clause) -> int:
+        """How many documents match."""
         with readable_errors(self.address):
             return int(self.client.count(index=self.index, query=clause)["count"])
 

@@ -17,7 +17,7 @@ SEARCHABLE: Clause = {"term": {"searchable": True}}
 CAPTIONED: Clause = {"term": {"captioned": True}}
 # What a document is scored from; see mapping.
 SCORED: dict[str, Any] = {
-    "source_excludes": ["provenance"],
+    "source_excludes": ["provenance.files", "provenance.captions", "provenance.past_files"],
     "docvalue_fields": [IMAGE_ROW, CAPTION_ROWS],
 }
 

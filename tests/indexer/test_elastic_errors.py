@@ -98,7 +98,7 @@ def test_a_read_only_index(client, writer):
 def test_a_red_cluster(client, address):
     nowhere = {"index.routing.allocation.require.box": "none", "number_of_replicas": 0}
     client.indices.create(
-        index="errors-v1", settings=nowhere, mappings=mapping.mapping(IDENTITY, ()),
+        index="errors-v1", settings=nowhere, mappings=mapping.mapping(IDENTITY),
         wait_for_active_shards=0, aliases={"errors": {}},
     )  # fmt: skip
     with pytest.raises(IndexProblem, match="red"):
