@@ -57,7 +57,7 @@ def test_a_self_signed_certificate(address, elastic_node):
 
 
 def test_a_collection_that_is_not_there(client, address):
-    with pytest.raises(IndexMissing, match="capsearch copy"):
+    with pytest.raises(IndexMissing, match="capsearch index"):
         versions.about(client, address)
     with pytest.raises(IndexMissing):
         len(ElasticBackend(client, address))

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.commands.options import (
+    backend_option,
+    index_option,
+    json_option,
+    replicas_option,
+    shards_option,
+)
+from capsearch.ui.opening import AnyCollection, Place, create_at, place_of
 from capsearch.ui.output.skipped import skipped_lines, why_nothing_was_added
 from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions, IndexSummary
 
 SOMETHING_SKIPPED = 1
@@ -34,6 +40,7 @@ Examples:
   capsearch index images --captions coco.json    read captions from a file
   capsearch index images --index ./images.index  write a separate index
   capsearch index --prune                        delete what is known of deleted images
+  capsearch index images --backend https://search.example:9200/images    into Elasticsearch
 
 Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
 beside the images (NAME.txt, NAME.json, NAME.xmp) and inside them (EXIF, IPTC, XMP) are read too.
@@ -46,6 +53,9 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."
 )
 @index_option
+@backend_option
+@shards_option
+@replicas_option
 @click.option(
     "--model",
     metavar="NAME",
@@ -143,6 +153,9 @@ Ctrl-C finishes the current batch and saves everything up to it.
 def command(
     paths: tuple[Path, ...],
     index_path: Path | None,
+    backend: str | None,
+    shards: int,
+    replicas: int,
     model: str | None,
     exclude: tuple[str, ...],
     follow_symlinks: bool,
@@ -164,11 +177,10 @@ def command(
     Without PATH, the folders indexed before are updated.
     """
     from capsearch.encoders import models
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions
 
-    where = index_path_or_default(index_path)
-    if not paths and not where.exists():
+    where = place_of(index_path, backend)
+    if not paths and isinstance(where, Path) and not where.exists():
         raise click.UsageError(NOTHING_TO_INDEX)
     options = IndexOptions(
         exclude=exclude,
@@ -184,7 +196,8 @@ def command(
         decode_pixels=round(decode_budget * 1e6),
     )
     # Without a name, an existing index keeps the model it was made with.
-    with Collection.create(where, models.load(model) if model else None) as collection:
+    loaded = models.load(model) if model else None
+    with create_at(where, loaded, shards, replicas) as collection:
         _require_roots(collection, paths)
         summary = _run(collection, paths, options)
     if as_json:
@@ -194,12 +207,12 @@ def command(
     return _exit_code(summary, strict)
 
 
-def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
+def _require_roots(collection: AnyCollection, paths: tuple[Path, ...]) -> None:
     if not paths and not collection.roots():
         raise click.UsageError(NOTHING_TO_INDEX)
 
 
-def _run(collection: Collection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
+def _run(collection: AnyCollection, roots: tuple[Path, ...], options: IndexOptions) -> IndexSummary:
     from capsearch.indexer.pipeline import index
     from capsearch.ui.output.progress import progress_bar
 
@@ -227,7 +240,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
+def _report(summary: IndexSummary, where: Place, verbose: bool) -> None:
     for line in skipped_lines(summary.skipped, verbose):
         remark(line)
     counts = ", ".join(
@@ -252,7 +265,8 @@ def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
     if summary.interrupted:
         remark("run the same command again to continue")
     else:
-        remark(f'index: {where}; now try: capsearch query "..."')
+        option = f" --backend {where}" if isinstance(where, str) else ""
+        remark(f'index: {where}; now try: capsearch query "..."{option}')
 
 
 def _exit_code(summary: IndexSummary, strict: bool) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from capsearch.engine.errors import CapsearchError, IndexBusy
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexSummary, Progress, index
+from capsearch.ui.opening import Place, create_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Indexing:
         with self._lock:
             return self._status
 
-    def start(self, index_path: Path, roots: Sequence[Path]) -> threading.Thread:
+    def start(self, place: Place, roots: Sequence[Path]) -> threading.Thread:
         """Index `roots`, or the folders indexed before if none are given.
 
         Raises IndexBusy while another run is in progress.
@@ -49,7 +49,7 @@ class Indexing:
             self._stop = threading.Event()
             self._status = Status("running", self._status.number + 1)
         worker = threading.Thread(
-            target=self._run, args=(index_path, tuple(roots), self._stop), daemon=True
+            target=self._run, args=(place, tuple(roots), self._stop), daemon=True
         )
         worker.start()
         return worker
@@ -58,9 +58,9 @@ class Indexing:
         """End the run after the current batch."""
         self._stop.set()
 
-    def _run(self, index_path: Path, roots: Sequence[Path], stop: threading.Event) -> None:
+    def _run(self, place: Place, roots: Sequence[Path], stop: threading.Event) -> None:
         try:
-            with Collection.create(index_path) as collection:
+            with create_at(place) as collection:
                 chosen = roots or collection.roots()
                 summary = index(collection, chosen, progress=self._show, stop=stop)
             self._update(state="done", summary=summary)
