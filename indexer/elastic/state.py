@@ -63,11 +63,12 @@ class State:
     def roots(self) -> dict[Path, tuple[str, ...]]:
         """The folders indexed so far, sorted, with the globs that each leaves out."""
         found = {Path(name): tuple(facts["exclude"]) for name, facts in self.all("root").items()}
-        return dict(sorted(found.items()))
+        outer = {root: globs for root, globs in found.items() if not _inside(root, list(found))}
+        return dict(sorted(outer.items()))
 
     def add_roots(self, excludes: Mapping[Path, Sequence[str]]) -> None:
         """Adds roots with the globs they leave out; those inside another root are not kept."""
-        known = [*self.roots(), *excludes]
+        known = [*map(Path, self.all("root")), *excludes]
         outer = {root: globs for root, globs in excludes.items() if not _inside(root, known)}
         self.put("root", {str(root): {"exclude": list(globs)} for root, globs in outer.items()})
         self.delete("root", [str(root) for root in known if _inside(root, known)])

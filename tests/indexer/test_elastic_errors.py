@@ -9,6 +9,7 @@ from backend_contract import X, document
 from elastic_toys import IDENTITY, collection_in, new_documents
 
 from capsearch.engine.errors import IndexMissing, IndexProblem, ModelMismatch, SchemaTooNew
+from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.indexer.elastic import mapping, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect
@@ -23,6 +24,11 @@ def address(elastic_node):
     made = Address.parse(f"{elastic_node.url}/errors")
     yield made
     versions.drop(connect(made, elastic_node.environment), made)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr("capsearch.indexer.elastic.client.BACKOFF_S", ())
 
 
 @pytest.fixture
@@ -128,18 +134,34 @@ def test_writing_twice_is_writing_once_and_unknown_ids_are_deleted_in_silence(cl
     assert sorted(backend.lookup(["a", "b"])) == ["b"]
 
 
-def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one(client, writer):
-    def settings() -> tuple[str | None, str]:
-        found = client.indices.get_settings(index=writer.index)[writer.index]["settings"]["index"]
-        return found.get("refresh_interval"), found["number_of_replicas"]
+def settings(client, index: str) -> tuple[str | None, str]:
+    found = client.indices.get_settings(index=index)[index]["settings"]["index"]
+    return found.get("refresh_interval"), found["number_of_replicas"]
 
-    client.indices.put_settings(
-        index=writer.index, settings={"refresh_interval": "7s", "number_of_replicas": 1}
-    )
-    killed = writer.bulk_load()
-    killed.__enter__()
-    assert settings() == ("-1", "1")  # documents that are there keep their replicas
+
+def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one(client, writer):
+    def set_by_hand(interval: str, replicas: int) -> None:
+        chosen = {"refresh_interval": interval, "number_of_replicas": replicas}
+        client.indices.put_settings(index=writer.index, settings=chosen)
+
+    set_by_hand("7s", 1)
+    writer.bulk_load(replicas=0).__enter__()  # this one is killed
+    assert settings(client, writer.index) == ("-1", "1")  # documents there keep their replicas
+    with writer.bulk_load("31s"):
+        assert settings(client, writer.index) == ("31s", "1")
+    assert settings(client, writer.index) == ("7s", "1")
+    set_by_hand("9s", 2)
+    with pytest.raises(ZeroDivisionError), writer.bulk_load():
+        1 / 0  # noqa: B018
+    assert settings(client, writer.index) == ("9s", "2")
+
+
+def test_replicas_of_an_empty_collection_are_lowered_on_request_and_restored(client, address):
+    index = versions.prepare(client, address, IDENTITY, replicas=1)
+    writer = ElasticWriter(client, address, index, FakeTextEncoder().words)
+    writer.bulk_load(replicas=0).__enter__()  # this one is killed
+    assert settings(client, index) == ("-1", "0")
+    writer.upsert(new_documents([document("c")], {"c": X}, ()))
     with writer.bulk_load():
-        pass
-    assert settings() == ("7s", "1")
-    assert "relaxed_from" not in versions.about(client, writer.address)
+        assert settings(client, index) == ("-1", "0")
+    assert settings(client, index) == (None, "1")
