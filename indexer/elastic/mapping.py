@@ -31,7 +31,7 @@ from capsearch.indexer.embedded.words import texts_of
 
 SCHEMA = 2  # 1 had no fields for the pipeline; they are added when it is written to
 META = "capsearch"
-MAX_RESULT_WINDOW = 30_000  # candidates of one request, by all sources together
+MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x backend.MAX_DEPTH + candidates.MAX_WORD_HITS
 IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW = "rows.image", "rows.captions", "rows.feature"
 WHOLE: Mapping[str, Any] = {"docvalue_fields": [IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW]}
 _ROW = {"type": "binary", "doc_values": True}

@@ -51,15 +51,12 @@ def named_words(words: Sequence[str]) -> list[Clause]:
     ]
 
 
-def with_words(words: Sequence[str], required: Sequence[Clause], at_least: int) -> Clause:
-    """Documents that pass and have `at_least` so many of the words."""
-    return {
-        "bool": {
-            "filter": list(required),
-            "should": named_words(words),
-            "minimum_should_match": at_least,
-        }
-    }
+def with_words(
+    words: Sequence[str], required: Sequence[Clause], searched: Sequence[str] | None = None
+) -> Clause:
+    """Documents that pass, with the words they have; only those with one of `searched`."""
+    having = [] if searched is None else [{"terms": {"words": list(searched)}}]
+    return {"bool": {"filter": [*required, *having], "should": named_words(words)}}
 
 
 def counts(words: Sequence[str]) -> Clause:

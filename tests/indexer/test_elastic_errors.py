@@ -145,7 +145,8 @@ def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one
         client.indices.put_settings(index=writer.index, settings=chosen)
 
     set_by_hand("7s", 1)
-    writer.bulk_load(replicas=0).__enter__()  # this one is killed
+    killed = writer.bulk_load(replicas=0)
+    killed.__enter__()
     assert settings(client, writer.index) == ("-1", "1")  # documents there keep their replicas
     with writer.bulk_load("31s"):
         assert settings(client, writer.index) == ("31s", "1")
@@ -159,7 +160,8 @@ def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one
 def test_replicas_of_an_empty_collection_are_lowered_on_request_and_restored(client, address):
     index = versions.prepare(client, address, IDENTITY, replicas=1)
     writer = ElasticWriter(client, address, index, FakeTextEncoder().words)
-    writer.bulk_load(replicas=0).__enter__()  # this one is killed
+    killed = writer.bulk_load(replicas=0)
+    killed.__enter__()
     assert settings(client, index) == ("-1", "0")
     writer.upsert(new_documents([document("c")], {"c": X}, ()))
     with writer.bulk_load():
