@@ -13,7 +13,7 @@ import pytest
 from index_contents import counts
 from PIL import Image
 
-from capsearch.engine.errors import ModelMismatch
+from capsearch.engine.errors import IndexProblem, ModelMismatch
 from capsearch.engine.query import Query
 from capsearch.engine.records import Filters
 from capsearch.indexer.elastic import versions
@@ -229,3 +229,27 @@ def test_an_index_folder_can_be_made_of_it_and_updated(
         copy.from_cluster(address, back, lambda *_: None, threading.Event())
         assert documents(back) == documents(cluster)
         assert counts(index(back, [])) == (0, 0, 0, 4)
+
+
+def test_a_read_only_collection_is_one_line_and_stays_as_it_is(
+    cluster, address, image_folder, image, monkeypatch
+):
+    monkeypatch.setattr("capsearch.indexer.elastic.client.BACKOFF_S", ())
+    index(cluster, [image_folder])
+    client, version = connect(address), f"{address.name}-v1"
+    before = documents(cluster)
+    image(image_folder / "new.png", "purple")
+    client.indices.put_settings(index=version, settings={"index.blocks.write": True})
+    with pytest.raises(IndexProblem, match="read-only") as problem:
+        index(cluster, [])
+    assert "\n" not in str(problem.value)
+    client.indices.put_settings(index=version, settings={"index.blocks.write": None})
+    assert documents(cluster) == before
+    assert index(cluster, []).added == 1
+
+
+def test_a_wrong_password_or_url_makes_nothing(cluster, address, image_folder, monkeypatch):
+    monkeypatch.setenv("CAPSEARCH_ES_PASSWORD", "wrong")
+    with pytest.raises(IndexProblem, match="refuses these credentials"):
+        ElasticCollection.create(str(address))
+    assert not cluster._client.indices.exists(index=f"{address.name}-*", allow_no_indices=False)

@@ -10,10 +10,13 @@ from fake_cluster import BUSY, running_fake
 
 pytest.importorskip("elasticsearch")
 
-from capsearch.engine.errors import IndexProblem
-from capsearch.indexer.elastic import bulk, client
+from capsearch.engine.errors import IndexProblem, InvalidQuery
+from capsearch.engine.records import Filters
+from capsearch.indexer.elastic import backend, bulk, client
 from capsearch.indexer.elastic.backend import ElasticBackend
+from capsearch.indexer.elastic.candidates import MAX_WORD_HITS, Words
 from capsearch.indexer.elastic.client import Address, connect
+from capsearch.indexer.elastic.mapping import MAX_RESULT_WINDOW
 
 
 @pytest.fixture
@@ -74,6 +77,19 @@ def test_a_search_is_asked_again_too(fake, address, pauses):
     fake.answers.extend([(503, BUSY), (429, BUSY)])
     assert len(ElasticBackend(connect(address, {}), address)) == 0
     assert pauses == list(client.BACKOFF_S[:2])
+
+
+def test_more_of_the_newest_than_an_answer_holds_are_refused(address):
+    with pytest.raises(InvalidQuery, match="lists the newest 30,000; add a filter"):
+        ElasticBackend(connect(address, {}), address).newest(Filters(), 10, offset=29_991)
+
+
+def test_words_that_too_many_documents_have_are_weighed_but_not_searched_by():
+    words = Words.of(["cat", "sky", "sea"], [5_000, 4_000, 2_000], documents=1_000_000)
+    assert words.rare == ("sea", "sky", "cat")  # 2,000 + 4,000 + 5,000 > 10,000
+    assert 2 * backend.MAX_DEPTH + MAX_WORD_HITS <= MAX_RESULT_WINDOW
+    assert (words.searched, words.documents) == (("sea", "sky"), 6_000)
+    assert words.outside == words.weights[2] / sum(words.weights)
 
 
 def test_what_somebody_else_created_first_is_told_apart(fake, address):
