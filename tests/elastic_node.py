@@ -106,7 +106,10 @@ class Node:
 
 @contextmanager
 def running_nodes(count: int = 1, heap_mb: int = 1024) -> Iterator[list[Node]]:
-    """Starts nodes in a folder of their own and stops them afterwards. Unavailable or DidNotStart."""
+    """Starts nodes in a folder of their own and stops them afterwards.
+
+    Unavailable where there is no Elasticsearch, DidNotStart where it does not run.
+    """
     _require_programs()
     home = slim_copy()
     folder = Path(tempfile.mkdtemp(prefix="capsearch-es-"))
