@@ -41,7 +41,7 @@ lang-painless mapper-extras parent-join rank-eval rank-rrf reindex rest-root run
 transport-netty4 x-pack-core x-pack-security
 """.split()  # noqa: SIM905
 UNPRIVILEGED = "nobody"  # Elasticsearch refuses to run as root
-START_TIMEOUT_S = 420
+START_TIMEOUT_S = 900  # three nodes on a busy machine
 USER = "tester"
 ALONE = "discovery.type: single-node\n"
 TOGETHER = """\

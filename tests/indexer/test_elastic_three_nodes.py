@@ -16,7 +16,7 @@ from capsearch.indexer.elastic.collection import ElasticCollection
 from capsearch.indexer.pipeline import index
 
 pytestmark = [pytest.mark.elastic, pytest.mark.slow]
-IMAGES = 240
+IMAGES = 120
 QUERIES = [Query("red car", limit=20), Query("一只猫", mode="cl"), Query("blue", mode="cm")]
 
 

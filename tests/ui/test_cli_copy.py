@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,6 @@ def test_a_wrong_address_is_one_line(run: Run) -> None:
     for command in (["query", "red"], ["info"], ["index", "."], ["ui"]):
         ran = run(*command, "--backend", "https://search.example:9200")
         assert (ran.code, len(ran.err.splitlines())) == (2, 1) and "HOST:9200/NAME" in ran.err
-
-
-@pytest.fixture
-def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    from capsearch.indexer.elastic import versions
-    from capsearch.indexer.elastic.client import Address, connect
-
-    node = request.getfixturevalue("elastic_node")
-    for name, value in node.environment.items():
-        monkeypatch.setenv(name, value)
-    url = f"{node.url}/commands"
-    yield url
-    versions.drop(connect(Address.parse(url)), Address.parse(url))
 
 
 @pytest.mark.elastic
