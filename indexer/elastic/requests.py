@@ -55,7 +55,8 @@ def with_words(
     words: Sequence[str], required: Sequence[Clause], searched: Sequence[str] | None = None
 ) -> Clause:
     """Documents that pass, with the words they have; only those with one of `searched`."""
-    having = [] if searched is None else [{"terms": {"words": list(searched)}}]
+    # No word is empty. Without any, Elasticsearch would drop the names of the other words as well.
+    having = [] if searched is None else [{"terms": {"words": list(searched) or [""]}}]
     return {"bool": {"filter": [*required, *having], "should": named_words(words)}}
 
 
