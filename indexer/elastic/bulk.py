@@ -20,13 +20,19 @@ _CONFLICT, _NOT_FOUND = 409, 404
 
 
 def send(
-    client: Elasticsearch, address: Address, index: str, actions: Iterable[Mapping[str, Any]]
+    client: Elasticsearch,
+    address: Address,
+    index: str,
+    actions: Iterable[Mapping[str, Any]],
+    *,
+    require_alias: bool = False,
 ) -> Iterator[tuple[str, bool]]:
     """Yields (id, whether it was accepted) as the cluster answers.
 
     Not accepted are documents that somebody else has changed or created in the meantime (409).
     What a busy cluster refused is sent again; IndexProblem for anything else that it refuses. The
-    next bulk is sent when the last one was accepted: a slow cluster slows the reader down.
+    next bulk is sent when the last one was accepted: a slow cluster slows the reader down. An index
+    that is gone would be made again, without a mapping; with `require_alias` it is not.
     """
     from elasticsearch.helpers import streaming_bulk
 
@@ -42,6 +48,7 @@ def send(
             max_backoff=MAX_BACKOFF_S,
             retry_on_status=BUSY,
             raise_on_error=False,
+            require_alias=require_alias,
         )
         for accepted, result in results:
             operation, outcome = next(iter(result.items()))
@@ -58,5 +65,9 @@ def _refused(address: Address, outcome: Mapping[str, Any]) -> IndexProblem:
         return IndexProblem(
             f"{address} is read-only; free disk space on the cluster or remove the block "
             f"(index.blocks.*), then run the same command again: {said}"
+        )
+    if outcome["status"] == _NOT_FOUND:
+        return IndexProblem(
+            f"{address} was rebuilt or deleted in the meantime; run the same command again"
         )
     return IndexProblem(f"{address} refused document {outcome['_id']}: {said}")

@@ -55,6 +55,11 @@ def settings(shards: int, replicas: int) -> dict[str, Any]:
     }
 
 
+def write_alias(index: str) -> str:
+    """What a version is written to by: it goes with the version, so nothing is written without."""
+    return f"{index}-writes"
+
+
 def mapping(identity: Identity) -> dict[str, Any]:
     """The mapping of an index for vectors of one model."""
     captions = {

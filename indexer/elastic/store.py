@@ -126,8 +126,8 @@ class ElasticStore:
             self._client, self._address, identity, rebuild=old is not None, **self._sizes
         )
         self._editor = self._editor_of(index)
-        if old is None:
-            versions.publish(self._client, self._address, index)
+        if versions.current(self._client, self._address) is None:
+            versions.publish(self._client, self._address, index)  # found while it is being filled
         with self._editor.writer.bulk_load(REFRESH_INTERVAL):
             if old is not None:
                 self._begin_rebuild(old)

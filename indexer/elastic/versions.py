@@ -73,7 +73,7 @@ def prepare(
     published = current(client, address)
     if published is not None and not rebuild:
         require_same_model(client, address, published, identity)
-        _add_fields(client, address, published)
+        _upgrade(client, address, published)
         return published
     known = _versions(client, address)
     for index in known:
@@ -99,6 +99,7 @@ def _create(
                 index=index,
                 settings=mapping.settings(shards, replicas),
                 mappings=mapping.mapping(identity),
+                aliases={mapping.write_alias(index): {}},
             )
         except BadRequestError as problem:
             if "resource_already_exists" not in str(problem):
@@ -106,12 +107,13 @@ def _create(
     require_same_model(client, address, index, identity)
 
 
-def _add_fields(client: Elasticsearch, address: Address, index: str) -> None:
-    """What an index of an older schema lacks."""
+def _upgrade(client: Elasticsearch, address: Address, index: str) -> None:
+    """Adds what an index of an older schema lacks."""
     stored = about(client, address, index)
     if stored["schema"] < mapping.SCHEMA:
         meta = {mapping.META: {**stored, "schema": mapping.SCHEMA}}
         with readable_errors(address):
+            client.indices.put_alias(index=index, name=mapping.write_alias(index))
             client.indices.put_mapping(index=index, properties=mapping.PIPELINE_FIELDS, meta=meta)
 
 

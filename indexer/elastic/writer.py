@@ -57,7 +57,8 @@ class ElasticWriter:
 
     def send(self, actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
         """Actions of any kind; see bulk.send."""
-        return bulk.send(self.client, self.address, self.index, actions)
+        alias = mapping.write_alias(self.index)
+        return bulk.send(self.client, self.address, alias, actions, require_alias=True)
 
     def refresh(self) -> None:
         """Makes what was written visible to searches that start afterwards."""

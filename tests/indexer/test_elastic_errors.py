@@ -167,3 +167,24 @@ def test_replicas_of_an_empty_collection_are_lowered_on_request_and_restored(cli
     with writer.bulk_load():
         assert settings(client, index) == ("-1", "0")
     assert settings(client, index) == (None, "1")
+
+
+def test_a_version_that_is_gone_is_not_made_again(client, address, writer):
+    other = replace(IDENTITY, model="other", digest="another")
+    index = versions.prepare(client, address, other, rebuild=True, replicas=0)
+    versions.publish(client, address, index)
+    with pytest.raises(IndexProblem, match="rebuilt or deleted in the meantime"):
+        writer.upsert(new_documents([document("c")], {"c": X}, ()))
+    assert not client.indices.exists(index=writer.index)
+
+
+def test_a_collection_of_the_first_schema_is_brought_up_to_date_when_it_is_written_to(
+    client, address, writer
+):
+    writer.describe(schema=1)
+    client.indices.delete_alias(index=writer.index, name=mapping.write_alias(writer.index))
+    assert versions.prepare(client, address, IDENTITY) == writer.index
+    assert versions.about(client, address)["schema"] == mapping.SCHEMA
+    writer.upsert(new_documents([document("c")], {"c": X}, ()))
+    writer.refresh()
+    assert len(ElasticBackend(client, address)) == 3

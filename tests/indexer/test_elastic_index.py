@@ -183,6 +183,7 @@ def test_another_model_is_refused_and_a_rebuild_replaces_the_collection_when_it_
         assert partial.interrupted and partial.added == 1
         assert versions.current(connect(address), address) == f"{address.name}-v1"
         assert len(cluster.backend) == 3  # searches see the old version
+        assert index(cluster, []).unchanged == 3  # writing to it leaves the next one alone
         assert index(rebuilt, [], rebuild).added == 2
         assert versions.current(connect(address), address) == f"{address.name}-v2"
         [hit] = rebuilt.engine().search(Query("cat", mode="cl", limit=1)).hits
