@@ -69,6 +69,9 @@ def test_a_killed_node_loses_nothing_and_queries_keep_answering(
         while log.read_text().count("e") < IMAGES // 3 and writer.is_alive():
             time.sleep(0.05)
         assert writer.is_alive()
+        # Until its replica is there, a new collection is as safe as its only node.
+        client.cluster.health(index=loaded.name, wait_for_status="green", timeout="120s")
+        assert writer.is_alive()
         holder = client.cat.shards(index=versions.current(client, loaded), format="json")
         [primary] = [one["node"] for one in holder if one["prirep"] == "p"]
         [victim] = [node for node in three_nodes if node.name == primary]
