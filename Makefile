@@ -8,7 +8,7 @@ CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
 export CHROMIUM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest format bench clean
+.PHONY: help demo test lint types pytest elastic format bench clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ pytest: $(VENV)/.test  ## the tests alone
 	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped (with CI=true they fail);" \
 	  "on Debian or Ubuntu: apt-get install chromium fonts-noto-cjk, or set CHROMIUM=/path/to/it"
 	@$(BIN)/pytest
+
+elastic: $(VENV)/.test  ## the tests that need an Elasticsearch, which they start; downloaded once
+	@$(BIN)/pytest -m "elastic and not slow" -rs
 
 format: $(VENV)/.test  ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .

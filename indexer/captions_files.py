@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from capsearch.engine.errors import InvalidCaptions
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.remembered import FileState, Remembered
 from capsearch.indexer.sources.captions import NamedCaption, read_captions
 from capsearch.indexer.sources.matching import matched
 from capsearch.indexer.sources.scan import Skipped
+from capsearch.indexer.store import FileState, Store
 
 Named: TypeAlias = Mapping[Path, tuple[FileState, tuple[NamedCaption, ...]]]
 
@@ -32,8 +31,9 @@ def _read(file: Path) -> tuple[FileState, tuple[NamedCaption, ...]]:
 class CaptionsFiles:
     """Brings the captions of captions files up to date."""
 
-    def __init__(self, writer: CatalogWriter) -> None:
-        self._writer, self._remembered = writer, Remembered(writer.catalog)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._paths: Sequence[tuple[str, str]] | None = None  # (path, image id) of every file
         self.skipped: list[Skipped] = []
 
     def update(self, given: Named, files_changed: bool) -> int:
@@ -43,8 +43,8 @@ class CaptionsFiles:
         """
         added = 0
         for file, (state, captions) in given.items():
-            added += self._store(file, state, captions, tell=True)
-        for file, before in self._remembered.captions_files().items():
+            added += self._replace(file, state, captions, tell=True)
+        for file, before in self._store.captions_files().items():
             if file not in given:
                 added += self._read_again(file, before, files_changed)
         return added
@@ -63,17 +63,15 @@ class CaptionsFiles:
                 Skipped(str(file), f"captions file {reason}; its captions are kept, {advice}")
             )
             return 0
-        return self._store(file, state, captions, tell=state != before)
+        return self._replace(file, state, captions, tell=state != before)
 
-    def _store(
+    def _replace(
         self, file: Path, state: FileState, captions: Sequence[NamedCaption], tell: bool
     ) -> int:
-        pairs, unmatched = matched(self._writer.catalog.image_paths(), file, captions)
+        if self._paths is None:
+            self._paths = self._store.image_paths()
+        pairs, unmatched = matched(self._paths, file, captions)
         if unmatched and tell:
             reason = f"{unmatched} of {len(captions)} captions name no image of this index"
             self.skipped.append(Skipped(str(file), reason))
-        with self._writer.transaction():
-            added = self._writer.replace_named(file, pairs)
-        with self._writer.transaction(visible=False):
-            self._remembered.put_captions_file(file, state)
-        return added
+        return self._store.put_captions_file(file, state, pairs)

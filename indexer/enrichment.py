@@ -28,8 +28,6 @@ from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.enriched import EnrichedTable, PendingImage
 from capsearch.indexer.embedded.facets import StoredFacets
-from capsearch.indexer.embedded.words import update_words
-from capsearch.indexer.encoding import CaptionEncoding
 from capsearch.indexer.in_flight import DecodeJournal
 from capsearch.indexer.prepare import Prepared, prepare_in_groups
 from capsearch.indexer.progress import Progress
@@ -242,9 +240,9 @@ class _Run:
 
     def _make_searchable(self) -> None:
         """Vectors of new captions, words of new captions and tags."""
-        encoding = CaptionEncoding(self.collection, self._writer)
-        total = encoding.pending()
-        for done in encoding.batches():
+        store = self.collection.store()
+        total = store.pending_captions()
+        for done in store.encode_captions():
             self.show(Progress("encode captions", done, total))
-        for _ in update_words(self._writer, self.collection.model.text.words):
+        for _ in store.index_words():
             pass

@@ -1,7 +1,7 @@
 """Bringing an index up to date with folders of images.
 
-A run scans the folders, compares them with the catalog, encodes new images, removes files that no
-longer exist, and encodes new captions.
+A run scans the folders, compares them with what is stored, encodes new images, removes files that
+no longer exist, and encodes new captions. Where all this is stored is the business of a Store.
 """
 
 from __future__ import annotations
@@ -16,19 +16,14 @@ from time import perf_counter
 from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
 from capsearch.indexer.captions_files import CaptionsFiles, Named, read_given
-from capsearch.indexer.embedded import maintenance, rebuilding
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter, KnownFile
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.facets import StoredFacets
-from capsearch.indexer.embedded.remembered import Remembered
-from capsearch.indexer.embedded.words import update_words
-from capsearch.indexer.encoding import CaptionEncoding, ImageEncoding
+from capsearch.indexer.encoding import ImageEncoding
 from capsearch.indexer.in_flight import DecodeJournal
 from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
 from capsearch.indexer.progress import Progress
-from capsearch.indexer.removing import Removal, keep_days, prune
+from capsearch.indexer.removing import KEEP_MISSING_DAYS, Removal
 from capsearch.indexer.roots import Roots, refuse_if_all_are_empty, scan_roots
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped
+from capsearch.indexer.store import EditedSidecars, KnownFile, Store, Writable
 from capsearch.indexer.vanished import mount_points
 
 
@@ -78,7 +73,7 @@ class IndexSummary:
 
 
 def index(
-    collection: Collection,
+    collection: Writable,
     roots: Sequence[Path],
     options: IndexOptions = _DEFAULTS,
     progress: Callable[[Progress], None] | None = None,
@@ -95,18 +90,18 @@ def index(
     """
     started = perf_counter()
     given = read_given(options.captions)
+    store = collection.store()
     if not options.rebuild:
-        collection.require_same_model()
-    wanted = Roots.of(collection, roots, options.rebuild, options.exclude)
+        store.require_same_model()
+    wanted = Roots.of(store, roots, options.rebuild, options.exclude)
     named = [*options.confirm_removed, *(roots if options.rebuild else ())]
     confirmed = wanted.paths if options.prune else tuple(path.resolve() for path in named)
     stop = stop or threading.Event()
-    run = _Run(collection, options, progress or _ignore, stop, wanted, confirmed)
+    run = _Run(store, options, progress or _ignore, stop, wanted, confirmed)
     with warnings.catch_warnings():
         # Pillow warns of broken EXIF, which is ignored, and of sizes, which max_pixels limits.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         run.run(given)
-    collection.finish()
     return run.summary(perf_counter() - started)
 
 
@@ -116,7 +111,7 @@ def _ignore(progress: Progress) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    collection: Collection
+    store: Store
     options: IndexOptions
     show: Callable[[Progress], None]
     stop: threading.Event
@@ -129,39 +124,38 @@ class _Run:
     captions_added: int = 0
     added: int = 0
     changed: bool = False  # any file is new, has changed or is gone
+    before: frozenset[str] = frozenset()  # files that were known when the run began
     missing: int = 0
     pruned: int = 0
     listing: Scan = field(default_factory=Scan)
 
     def run(self, given: Named) -> None:
-        plain = CatalogWriter(self.collection.catalog)
-        roots, remembered = self.roots.paths, Remembered(self.collection.catalog)
         self.show(Progress("scan", 0, None))
         listing = self.listing = scan_roots(
             self.roots,
-            self.collection.path,
+            self.store.path,
             self.options.follow_symlinks,
             lambda found: self.show(Progress("scan", found, None)),
         )
         self.show(Progress("scan", len(listing.files), len(listing.files)))
-        refuse_if_all_are_empty(plain, self.roots, listing, self.confirmed)
+        refuse_if_all_are_empty(self.store, self.roots, listing, self.confirmed)
         self.skipped.extend((*self.roots.problems, *listing.skipped))
-        rebuild = rebuilding.start(self.collection) if self.options.rebuild else None
-        writer = rebuild or plain
-        with writer.transaction(visible=False):
-            remembered.add_roots(self.roots.excludes)
-            remembered.add_mount_points(mount_points(roots, listing))
-        self._encode_images(writer, self._changed(writer, roots, listing))
+        with self.store.writing(self.options.rebuild):
+            self._write(listing, given)
+            self.store.finish()
+
+    def _write(self, listing: Scan, given: Named) -> None:
+        roots = self.roots.paths
+        self.store.remember(self.roots.excludes, mount_points(roots, listing))
+        self._encode_images(self._changed(roots, listing))
         if not self.stop.is_set():
-            self._remove(writer, listing)
-            self._add_named_captions(writer, given)
-            self._encode_captions(writer)
-            self._index_words(writer)
+            self._remove(listing)
+            self._add_named_captions(given)
+            self._encode_captions()
+            self._index_words()
         if not self.stop.is_set():
-            if rebuild is not None:
-                rebuilding.finish(self.collection, rebuild)
-            self._prune(plain)
-            maintenance.compact(self.collection)
+            self.store.complete()
+            self._prune()
 
     def summary(self, seconds: float) -> IndexSummary:
         return IndexSummary(
@@ -180,11 +174,10 @@ class _Run:
             self.pruned,
         )
 
-    def _changed(
-        self, writer: CatalogWriter, roots: Sequence[Path], listing: Scan
-    ) -> list[ImageFile]:
+    def _changed(self, roots: Sequence[Path], listing: Scan) -> list[ImageFile]:
         """The new and changed files. Unchanged ones are counted, and edited sidecars are read."""
-        known, refused = writer.files(roots), writer.skipped(roots)
+        known, refused = self.store.files(roots), self.store.skipped(roots)
+        self.before = frozenset(known)
         changed, edited = [], []
         for file in listing.files:
             old = known.get(file.path)
@@ -196,34 +189,29 @@ class _Run:
             else:
                 self.unchanged += 1
                 if old.sidecars != file.sidecar_state:
-                    edited.append((file, old.image_id))
-        self._read_sidecars(writer, edited)
+                    edited.append(self._read_sidecars(file, old.image_id))
+        if edited:
+            self.captions_added += self.store.put_sidecars(edited)
         self.changed = bool(changed)
         return changed
 
-    def _read_sidecars(
-        self, writer: CatalogWriter, edited: Sequence[tuple[ImageFile, str]]
-    ) -> None:
-        with writer.transaction():
-            for file, image_id in edited:
-                captions, problems = read_sidecars(file)
-                self.skipped.extend(problems)
-                state = file.without_sidecars() if problems else file
-                self.captions_added += writer.put_file(state, image_id, captions)
+    def _read_sidecars(self, file: ImageFile, image_id: str) -> EditedSidecars:
+        captions, problems = read_sidecars(file)
+        self.skipped.extend(problems)
+        return EditedSidecars(file.without_sidecars() if problems else file, image_id, captions)
 
-    def _encode_images(self, writer: CatalogWriter, files: Sequence[ImageFile]) -> None:
-        encoding = ImageEncoding(self.collection, writer, self.options.batch_size)
-        facets = StoredFacets(writer)
-        known, done = writer.encoded_ids(), 0
+    def _encode_images(self, files: Sequence[ImageFile]) -> None:
+        encoding = ImageEncoding(self.store, self.options.batch_size)
+        known, done = self.store.encoded_ids(), 0
         DECODING.resize(self.options.decode_pixels)
         groups = prepare_in_groups(
             files,
             known,
-            self.collection.model.image.preprocess,
+            self.store.model.image.preprocess,
             self.options.max_pixels,
             self.options.decode_threads,
             self.stop,
-            DecodeJournal(self.collection.path),
+            DecodeJournal(self.store.path),
         )
         for outcomes in groups:
             for outcome in outcomes:
@@ -234,40 +222,39 @@ class _Run:
                     self.reused += 1
                 elif isinstance(outcome, Prepared):
                     known.add(outcome.image_id)
-                facets.refresh_now_and_then()
                 self.show(Progress("embed", done, len(files), outcome.file.path))
             encoding.flush()
         self.added += encoding.added
         self.captions_added += encoding.captions_added
 
-    def _remove(self, writer: CatalogWriter, listing: Scan) -> None:
+    def _remove(self, listing: Scan) -> None:
         """Files that are gone leave the index, but for those of folders that look unmounted."""
-        removal = Removal.of(writer, self.roots.paths, listing, self.confirmed)
+        removal = Removal.of(self.store, self.roots.paths, listing, self.before, self.confirmed)
         self.skipped.extend(removal.kept)
         self.removed = len(removal.files)
         self.changed |= bool(removal.files)
-        removal.commit(writer)
+        self.store.remove_files(removal.files, removal.refused)
 
-    def _prune(self, writer: CatalogWriter) -> None:
+    def _prune(self) -> None:
         """Images that have been without a file for long leave the index for good."""
-        days = keep_days(writer, self.options.keep_missing)
-        self.pruned = prune(writer, self.collection.path, 0.0 if self.options.prune else days)
-        self.missing = writer.past_files.count()
+        days = self.store.keep_days(self.options.keep_missing)
+        days = KEEP_MISSING_DAYS if days is None else days
+        self.pruned = self.store.prune(0.0 if self.options.prune else days)
+        self.missing = self.store.missing()
 
-    def _add_named_captions(self, writer: CatalogWriter, given: Named) -> None:
-        files = CaptionsFiles(writer)
+    def _add_named_captions(self, given: Named) -> None:
+        files = CaptionsFiles(self.store)
         self.captions_added += files.update(given, self.changed)
         self.skipped.extend(files.skipped)
 
-    def _index_words(self, writer: CatalogWriter) -> None:
-        for _ in update_words(writer, self.collection.model.text.words):
+    def _index_words(self) -> None:
+        for _ in self.store.index_words():
             if self.stop.is_set():
                 return
 
-    def _encode_captions(self, writer: CatalogWriter) -> None:
-        encoding = CaptionEncoding(self.collection, writer)
-        total = encoding.pending()
-        for done in encoding.batches():
+    def _encode_captions(self) -> None:
+        total = self.store.pending_captions()
+        for done in self.store.encode_captions():
             self.show(Progress("captions", done, total))
             if self.stop.is_set():
                 return

@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -73,7 +73,7 @@ Outcome: TypeAlias = Prepared | Refused
 
 def prepare_in_groups(
     files: Sequence[ImageFile],
-    known: Collection[str],
+    known: Container[str],
     preprocess: Preprocess,
     max_pixels: int,
     threads: int | None,
@@ -98,7 +98,7 @@ def prepare_in_groups(
 
 def prepare_all(
     files: Sequence[ImageFile],
-    known: Collection[str],
+    known: Container[str],
     preprocess: Preprocess,
     max_pixels: int,
     threads: int | None = None,
@@ -131,7 +131,7 @@ def prepare_all(
 
 
 def prepare(
-    file: ImageFile, known: Collection[str], preprocess: Preprocess, max_pixels: int
+    file: ImageFile, known: Container[str], preprocess: Preprocess, max_pixels: int
 ) -> Outcome:
     """Reads, hashes and, unless its image is known, decodes a file.
 

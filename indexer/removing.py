@@ -1,19 +1,16 @@
-"""Files that are gone: their images are kept for a while, then deleted for good."""
+"""Files that are gone: which ones leave the index, and which folders look unmounted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsearch.indexer.embedded import thumbnails
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import Scan, Skipped
+from capsearch.indexer.store import Store
 from capsearch.indexer.vanished import vanished_folders
 
 KEEP_MISSING_DAYS = 30.0
-_KEEP_MISSING = "keep_missing_days"  # meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +24,14 @@ class Removal:
     @classmethod
     def of(
         cls,
-        writer: CatalogWriter,
+        store: Store,
         roots: Sequence[Path],
         listing: Scan,
+        before: Collection[str],
         confirmed: Sequence[Path],
     ) -> Removal:
-        """The indexed files under `roots` that the scan did not find; those in folders that
-        cannot be read stay."""
+        """The files known `before` under `roots` that the scan did not find; those in folders that
+        cannot be read stay, and so do those that another writer has added since."""
         present = {file.path for file in listing.files}
         unreadable = [Path(path) for path in listing.unreadable]
 
@@ -41,38 +39,12 @@ class Removal:
             inside = any(Path(path).is_relative_to(folder) for folder in unreadable)
             return path not in present and not inside
 
-        known = {path: file.image_id for path, file in writer.files(roots).items()}
-        gone = [path for path in known if missing(path)]
+        known = {path: file.image_id for path, file in store.files(roots).items()}
+        gone = [path for path in known if path in before and missing(path)]
         lost = {path for path in gone if not Path(path).exists()}  # others are excluded now
-        mounted = Remembered(writer.catalog).mount_points()
-        kept = vanished_folders(roots, known, lost, mounted, confirmed)
+        kept = vanished_folders(roots, known, lost, store.mount_points(), confirmed)
         return cls(
             tuple(path for path in gone if not any(folder.holds(path) for folder in kept)),
-            tuple(path for path in writer.skipped(roots) if missing(path)),
+            tuple(path for path in store.skipped(roots) if missing(path)),
             tuple(folder.skipped() for folder in kept),
         )
-
-    def commit(self, writer: CatalogWriter) -> None:
-        """Removes the files; images that have none left are not found any more."""
-        with writer.transaction():
-            writer.remove_files([*self.files, *self.refused])
-            writer.past_files.mark_missing()
-
-
-def keep_days(writer: CatalogWriter, given: float | None) -> float:
-    """How long images without a file are kept: as given now, which is remembered, or before."""
-    stored = writer.catalog.meta(_KEEP_MISSING)
-    if given is None:
-        return float(stored) if stored else KEEP_MISSING_DAYS
-    with writer.transaction(visible=False):
-        writer.set_meta(_KEEP_MISSING, str(given))
-    return given
-
-
-def prune(writer: CatalogWriter, index: Path, days: float) -> int:
-    """Deletes images without a file for so long, and their thumbnails; returns how many."""
-    with writer.transaction():
-        pruned = writer.past_files.prune(days)
-    if pruned:
-        thumbnails.prune(index, writer.catalog)
-    return pruned

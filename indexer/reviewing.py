@@ -11,8 +11,6 @@ from capsearch.engine.records import Caption
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.enriched import HAND, EnrichedTable
-from capsearch.indexer.embedded.words import update_words
-from capsearch.indexer.encoding import CaptionEncoding
 from capsearch.indexer.sources.metadata import written_caption
 
 
@@ -59,7 +57,8 @@ def _change(
             raise InvalidCaptions(f"this image has no generated caption {caption.text!r} any more")
         with writer.transaction():
             change(EnrichedTable(collection.catalog))
-        for _ in CaptionEncoding(collection, writer).batches():
+        store = collection.store()
+        for _ in store.encode_captions():
             pass
-        for _ in update_words(writer, model.text.words):
+        for _ in store.index_words():
             pass

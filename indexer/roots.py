@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsearch.engine.errors import IndexProblem, RootUnavailable
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import Scan, Skipped, outermost, scan
+from capsearch.indexer.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +26,24 @@ class Roots:
 
     @classmethod
     def of(
-        cls, collection: Collection, given: Sequence[Path], rebuild: bool, exclude: Sequence[str]
+        cls, store: Store, given: Sequence[Path], rebuild: bool, exclude: Sequence[str]
     ) -> Roots:
         """Those given, or else all known ones; a rebuild concerns all. None is an IndexProblem.
 
         New globs replace those that were given for a root before. RootUnavailable, when not a
         single root is there.
         """
-        known = collection.catalog.roots()
+        known = tuple(store.excludes())
         wanted = outermost([*given, *known] if rebuild else given or known)
         if not wanted:
             raise IndexProblem(
                 "nothing to index: name a folder, as in `capsearch index ~/Pictures`"
             )
-        writer = CatalogWriter(collection.catalog)
-        problems = {root: _problem(writer, root, collection.path.resolve()) for root in wanted}
+        problems = {root: _problem(store, root) for root in wanted}
         named = tuple(Skipped(str(root), problem) for root, problem in problems.items() if problem)
         if len(named) == len(wanted):
             raise RootUnavailable(f"{named[0].path} {named[0].reason}; the index was not changed")
-        chosen = _excludes(collection, [root for root in wanted if not problems[root]], exclude)
+        chosen = _excludes(store, [root for root in wanted if not problems[root]], exclude)
         return cls(chosen, named)
 
 
@@ -70,12 +67,12 @@ def scan_roots(
 
 
 def refuse_if_all_are_empty(
-    writer: CatalogWriter, roots: Roots, listing: Scan, confirmed: Sequence[Path]
+    store: Store, roots: Roots, listing: Scan, confirmed: Sequence[Path]
 ) -> None:
     """RootUnavailable if every root has lost all its images: their drive may not be mounted."""
     emptied = []
     for root in roots.paths:
-        known = len(writer.files([root]))
+        known = len(store.files([root]))
         if not known or listing.files or root in confirmed:
             return
         emptied.append((root, known))
@@ -86,12 +83,12 @@ def refuse_if_all_are_empty(
     )
 
 
-def _problem(writer: CatalogWriter, root: Path, index: Path) -> str | None:
-    if root.is_relative_to(index):
+def _problem(store: Store, root: Path) -> str | None:
+    if root.is_relative_to(store.path.resolve()):
         return "is the index itself, whose files are not indexed; name the folder of your images"
     if root.exists():
         return None
-    known = len(writer.files([root]))
+    known = len(store.files([root]))
     return (
         f"does not exist; {known} images from there stay in the index. Mount the drive, or let go "
         f"of it with `capsearch forget {root}`"
@@ -99,12 +96,12 @@ def _problem(writer: CatalogWriter, root: Path, index: Path) -> str | None:
 
 
 def _excludes(
-    collection: Collection, roots: Sequence[Path], given: Sequence[str]
+    store: Store, roots: Sequence[Path], given: Sequence[str]
 ) -> dict[Path, tuple[str, ...]]:
     """The globs of each root: those given now, or those that it or a root around it had."""
     if given:
         return dict.fromkeys(roots, tuple(glob for glob in given if glob))
-    before = Remembered(collection.catalog).excludes()
+    before = store.excludes()
     return {
         root: next((globs for one, globs in before.items() if root.is_relative_to(one)), ())
         for root in roots

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from elastic_node import Node, Unavailable, running_node
+from elastic_node import DidNotStart, Node, Unavailable, running_nodes
 
 from capsearch.encoders.models import Model
 from capsearch.engine.fakes import (
@@ -89,17 +90,28 @@ def elastic_node() -> Iterator[Node]:
         url, user, password, certificate = os.environ["CAPSEARCH_TEST_ES"].split()
         yield Node(url, Path(certificate), password, user)
         return
-    node = running_node()
-    try:
-        started = node.__enter__()
-    except Unavailable as problem:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(problem))
-        pytest.skip(str(problem))
-    try:
-        yield started
-    finally:
-        node.__exit__(None, None, None)
+    with _or_skipped(1, 1024) as nodes:
+        yield nodes[0]
+
+
+@pytest.fixture
+def three_nodes() -> Iterator[list[Node]]:
+    """Three real nodes that form a cluster; for tests that are marked `elastic` and `slow`."""
+    with _or_skipped(3, 512) as nodes:
+        yield nodes
+
+
+@contextmanager
+def _or_skipped(count: int, heap_mb: int) -> Iterator[list[Node]]:
+    """Skips where no Elasticsearch can be had; one that does not start is a failure in CI."""
+    with ExitStack() as stack:
+        try:
+            nodes = stack.enter_context(running_nodes(count, heap_mb))
+        except (Unavailable, DidNotStart) as problem:
+            if isinstance(problem, DidNotStart) and os.environ.get("CI") == "true":
+                pytest.fail(str(problem))
+            pytest.skip(str(problem))
+        yield nodes
 
 
 @pytest.fixture(scope="session")

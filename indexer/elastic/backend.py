@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capsearch.encoders import concepts
+from capsearch.engine import settling
 from capsearch.engine.errors import InvalidQuery
 from capsearch.engine.evidence import contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Facet, Facets, Filters, Vectors
+from capsearch.engine.settling import Ranked, rank, settle
 from capsearch.engine.tag_facets import tag_facets
 from capsearch.indexer.elastic import requests
 from capsearch.indexer.elastic.candidates import Hit, Scored, Totals, Words, highest, score, short
@@ -27,18 +28,7 @@ if TYPE_CHECKING:
 
 MIN_DEPTH = 200  # candidates by each vector: every one of them travels with its rows
 MAX_DEPTH = 10_000  # what Elasticsearch allows; beyond, all documents are compared
-_DEEPER = 4  # times as many, where these did not settle the page
-_OVERSAMPLING = 4  # candidates for each hit that they may settle
 _PAGE = 1000  # documents of one answer, where all are read
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """A document with its score; without the hit where there were too many to keep."""
-
-    score: float
-    image_id: str
-    hit: Hit | None
 
 
 class ElasticBackend:
@@ -49,11 +39,11 @@ class ElasticBackend:
         self.index = index or address.name
 
     def __len__(self) -> int:
-        return self._count(requests.SEARCHABLE)
+        return self.count(requests.SEARCHABLE)
 
     def captioned(self) -> bool:
         """Whether any caption has a vector."""
-        return bool(self._count(requests.CAPTIONED))
+        return bool(self.count(requests.CAPTIONED))
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -91,7 +81,7 @@ class ElasticBackend:
             sort=[{"taken_at": {"order": "desc", "missing": "_last"}}, {"id": "asc"}],
             from_=offset,
             size=limit,
-            source_excludes=["provenance"],
+            source_excludes=requests.SCORED["source_excludes"],
         )
         return tuple(document(hit["_source"]) for hit in answer["hits"]["hits"])
 
@@ -123,7 +113,7 @@ class ElasticBackend:
         """Documents with what they are scored from; in no order."""
         for start in range(0, len(ids), _PAGE):
             chosen = [{"ids": {"values": list(ids[start : start + _PAGE])}}, *required]
-            query = requests.with_words(words, chosen, at_least=0)
+            query = requests.with_words(words, chosen)
             yield from self.ask(query=query, size=_PAGE, **requests.SCORED)["hits"]["hits"]
 
     def scan(
@@ -151,7 +141,8 @@ class ElasticBackend:
             with readable_errors(self.address):
                 self.client.close_point_in_time(id=opened["id"])
 
-    def _count(self, clause: requests.Clause) -> int:
+    def count(self, clause: requests.Clause) -> int:
+        """How many documents match."""
         with readable_errors(self.address):
             return int(self.client.count(index=self.index, query=clause)["count"])
 
@@ -173,33 +164,28 @@ class _Search:
     words: Words
     required: list[requests.Clause]
 
-    def ranked(self, stop: int) -> list[_Ranked]:
-        """At least the first `stop` of the ranking, or all of it; see embedded.backend."""
-        settled: dict[str, _Ranked] = {}
-        depth = MIN_DEPTH
-        while len(settled) < stop:
-            if depth > MAX_DEPTH:
-                return list(self._all(settled).values())
-            scored = score(self.query, self.words, self._candidates(depth))
-            totals = self._totals() if short(self.query, scored, depth) else Totals()
-            bound = self.query.fusion.bound(highest(self.query, scored, depth, totals))
-            ranked = self._rank(scored)
-            complete = bound == -np.inf or len(scored.hits) >= totals.images
-            last = complete or bound < self.query.min_score
-            if not last:
-                above = takewhile(lambda one: one.score > bound, ranked)  # noqa: B023
-                ranked = list(above)[: depth // _OVERSAMPLING]
-            for one in ranked:
-                settled.setdefault(one.image_id, one)
-            if last:
-                break
-            depth = depth * _DEEPER if self._nearest(depth) else MAX_DEPTH + 1
-        return list(settled.values())
+    def ranked(self, stop: int) -> list[Ranked[Hit | None]]:
+        """At least the first `stop` of the ranking, or all of it.
 
-    def page(self, ranked: Sequence[_Ranked]) -> tuple[Found, ...]:
+        Rows are hits, or None where there were too many to keep.
+        """
+        return settle(self.query, stop, MIN_DEPTH, self._gather)
+
+    def _gather(self, depth: int) -> settling.Pool[Hit | None]:
+        """The best `depth` by each vector; beyond MAX_DEPTH, or without one, all that pass."""
+        if depth > MAX_DEPTH or (depth > MIN_DEPTH and not self._nearest(depth)):
+            return settling.Pool(self._all(), -np.inf)
+        scored = score(self.query, self.words, self._candidates(depth))
+        totals = self._totals() if short(self.query, scored, depth) else Totals()
+        bound = self.query.fusion.bound(highest(self.query, self.words, scored, depth, totals))
+        if len(scored.hits) >= totals.images:
+            bound = -np.inf
+        return settling.Pool(self._rank(scored, scored.hits), bound)
+
+    def page(self, ranked: Sequence[Ranked[Hit | None]]) -> tuple[Found, ...]:
         """Documents with the reasons for their scores."""
-        hits = {one.image_id: one.hit for one in ranked if one.hit is not None}
-        unread = [one.image_id for one in ranked if one.hit is None]
+        hits = {one.image_id: one.row for one in ranked if one.row is not None}
+        unread = [one.image_id for one in ranked if one.row is None]
         for hit in self.backend.hits_by_id(unread, self.required, self.words.rare):
             hits[hit["_id"]] = hit
         kept = [one for one in ranked if one.image_id in hits]  # deleted since: left out
@@ -221,11 +207,14 @@ class _Search:
         if not nearest and not self.words.rare:
             return []
         size = depth * len(nearest) + self.words.documents
-        asked: dict[str, Any] = {"size": min(size, MAX_RESULT_WINDOW), "track_total_hits": False}
+        assert size <= MAX_RESULT_WINDOW  # MAX_DEPTH and Words see to it: nothing is cut off
+        asked: dict[str, Any] = {"size": size, "track_total_hits": False}
         if nearest:
             asked["knn"] = nearest
         if self.words.rare:
-            asked["query"] = requests.with_words(self.words.rare, self.required, at_least=1)
+            asked["query"] = requests.with_words(
+                self.words.rare, self.required, self.words.searched
+            )
         hits: list[Hit] = self.backend.ask(**asked, **requests.SCORED)["hits"]["hits"]
         return hits
 
@@ -239,25 +228,19 @@ class _Search:
         found = self.backend.ask(size=0, track_total_hits=False, aggs=asked)["aggregations"]
         return Totals(*(found[name]["doc_count"] for name in asked))
 
-    def _rank(self, scored: Scored) -> list[_Ranked]:
-        """Candidates at or above the cut-off, best first, ties by id."""
-        hits = scored.hits
-        scores = self.query.fusion.scores(scored.evidence)
-        keep = np.flatnonzero((scores > -np.inf) & (scores >= self.query.min_score))
-        ranked = [_Ranked(float(scores[at]), hits[at]["_id"], hits[at]) for at in keep.tolist()]
-        return sorted(ranked, key=lambda one: (-one.score, one.image_id))
+    def _rank(self, scored: Scored, rows: Sequence[Hit | None]) -> list[Ranked[Hit | None]]:
+        ids = [hit["_id"] for hit in scored.hits]
+        return rank(self.query, scored.evidence, ids, rows)
 
-    def _all(self, settled: Mapping[str, _Ranked]) -> dict[str, _Ranked]:
-        """Every document that passes, after those that are settled."""
-        query = requests.with_words(self.words.rare, self.required, at_least=0)
+    def _all(self) -> list[Ranked[Hit | None]]:
+        """Every document that passes."""
+        query = requests.with_words(self.words.rare, self.required)
         ranked = [
-            replace(one, hit=None)
+            one
             for hits in self.backend.scan(query)
-            for one in self._rank(score(self.query, self.words, hits))
+            for one in self._rank(score(self.query, self.words, hits), [None] * len(hits))
         ]
-        ranked.sort(key=lambda one: (-one.score, one.image_id))
-        others = {one.image_id: one for one in ranked if one.image_id not in settled}
-        return {**settled, **others}
+        return sorted(ranked, key=lambda one: (-one.score, one.image_id))
 
 
 def _facets(found: Mapping[str, Any]) -> tuple[Facet, ...]:

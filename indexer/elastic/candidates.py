@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,29 +16,42 @@ from capsearch.indexer.elastic.mapping import CAPTION_ROWS, IMAGE_ROW, caption, 
 from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.words import MAX_WORDS
 
+MAX_WORD_HITS = 10_000  # documents of one answer that were found by words
 Hit: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The rare words of a query, their weights, and how many documents have any (at most)."""
+    """The rare words of a query, their weights, and those that documents are searched by."""
 
     rare: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
     total: float = 0.0  # weight of all words of the query
-    documents: int = 0
+    searched: tuple[str, ...] = ()  # the rarest
+    documents: int = 0  # that have any of these, at most
+    outside: float = 0.0  # coverage that a document with none of these can have
 
     @classmethod
     def of(cls, words: Sequence[str], containing: Sequence[int], documents: int) -> Words:
-        """`containing` documents have each word, of so many `documents`."""
+        """`containing` documents have each word, of so many `documents`.
+
+        An answer has room for MAX_WORD_HITS documents; words beyond that count in scores, but
+        documents are not searched by them.
+        """
         weights = [word_weight(documents, count) for count in containing]
         known = sorted(zip(containing, words, weights, strict=True))
         rare = [one for one in known if is_rare(documents, one[0])][:MAX_WORDS]
+        running = list(accumulate(count for count, _, _ in rare))
+        room = sum(count <= MAX_WORD_HITS for count in running)
+        total = sum(weights)
+        left = sum(weight for _, _, weight in rare[room:])
         return cls(
             tuple(word for _, word, _ in rare),
             tuple(weight for _, _, weight in rare),
-            sum(weights),
-            sum(count for count, _, _ in rare),
+            total,
+            tuple(word for _, word, _ in rare[:room]),
+            running[room - 1] if room else 0,
+            left / total if total else 0.0,
         )
 
     def coverage(self, hit: Hit) -> float:
@@ -81,16 +95,18 @@ def short(query: EncodedQuery, scored: Scored, depth: int) -> bool:
     return len(scored.hits) < depth or (query.caption is not None and captioned < depth)
 
 
-def highest(query: EncodedQuery, scored: Scored, depth: int, totals: Totals) -> dict[Source, float]:
+def highest(
+    query: EncodedQuery, words: Words, scored: Scored, depth: int, totals: Totals
+) -> dict[Source, float]:
     """The most that a document outside can score by each source; NaN if none has it.
 
     The hits contain the best `depth` by each vector, so none outside exceeds the score at that
-    rank. Words are all found.
+    rank. Documents are found by all words but those that too many have.
     """
     most = max([0.0, *query.caption_offsets.values()])
     caption = _outside(query.caption, _captions(scored), depth, totals.captioned) + most
     image = _outside(query.image, scored.evidence.image, depth, totals.images)
-    return {"image": image, "caption": caption, "generated": caption, "words": 0.0}
+    return {"image": image, "caption": caption, "generated": caption, "words": words.outside}
 
 
 def _outside(vector: Vectors | None, scores: Floats, depth: int, total: float) -> float:

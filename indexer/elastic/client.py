@@ -1,7 +1,8 @@
 """Connections to a cluster, and its errors as one line each with what to do.
 
-A collection's address is https://HOST:PORT/NAME. Credentials come from the environment, are sent to
-that host only, and are stored nowhere:
+A collection's address is https://HOST:PORT/NAME, or https://HOST:PORT,HOST:PORT/NAME for nodes that
+stand in for each other. Credentials come from the environment or the keyring, are sent to these
+hosts only, and are stored nowhere:
 
     CAPSEARCH_ES_API_KEY                           an API key, or
     CAPSEARCH_ES_USER, CAPSEARCH_ES_PASSWORD       a user of the cluster
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +30,10 @@ API_KEY, USER, PASSWORD, CA = (
     f"CAPSEARCH_ES_{name}" for name in ("API_KEY", "USER", "PASSWORD", "CA")
 )
 TIMEOUT_S = 60
-RETRIES = 5
+RETRIES = 5  # on other nodes, at once, where one does not answer
 BUSY = (429, 502, 503, 504)
+BACKOFF_S: tuple[float, ...] = (0.5, 1, 2, 4, 8)  # before a busy cluster is asked again
+KEYRING_API_KEY = "api_key"  # user name in the keyring, under the cluster's address
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,200}")  # what Elasticsearch allows, and no surprises
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -38,44 +42,62 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Address:
     """Where a collection is: a cluster, and its name there."""
 
-    cluster: str  # https://host:9200
+    cluster: str  # https://host:9200, or https://host:9200,host:9200
     name: str
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """IndexProblem for anything but https://HOST:PORT/NAME."""
-        parts = urlsplit(url)
-        name = parts.path.strip("/")
-        if parts.username or parts.password:
+        """IndexProblem for anything but https://HOST:PORT/NAME, several hosts with commas."""
+        scheme, _, rest = url.partition("://")
+        hosts, _, name = rest.rstrip("/").partition("/")
+        if "@" in hosts:
             raise IndexProblem(
                 f"an address holds no password, or it ends up in logs: set ${USER} and ${PASSWORD}"
             )
-        if parts.scheme not in ("https", "http") or not parts.hostname or not name:
+        if scheme not in ("https", "http") or not all(hosts.split(",")) or not name:
             raise IndexProblem(f"{url} is no address of a collection: https://HOST:9200/NAME is")
         if not _NAME.fullmatch(name):
             raise IndexProblem(f"{name!r} cannot name a collection: use a-z, 0-9, -, _ and .")
-        if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-            raise IndexProblem(f"{url} would send everything in the clear: use https://")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return cls(f"{parts.scheme}://{host}:{_port(url)}", name)
+        nodes = [_node(url, scheme, host) for host in hosts.split(",")]
+        return cls(f"{scheme}://{','.join(nodes)}", name)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The address of each node."""
+        scheme, _, hosts = self.cluster.partition("://")
+        return [f"{scheme}://{host}" for host in hosts.split(",")]
 
     def __str__(self) -> str:
         return f"{self.cluster}/{self.name}"
 
 
 def connect(address: Address, environment: Mapping[str, str] = os.environ) -> Elasticsearch:
-    """A client with the environment's credentials; nothing is sent yet."""
+    """A client with the environment's or the keyring's credentials; nothing is sent yet."""
     try:
+        from elastic_transport import Transport, TransportApiResponse
         from elasticsearch import Elasticsearch
     except ImportError as error:
         raise MissingExtra("a collection in Elasticsearch", "elastic") from error
+
+    class PatientTransport(Transport):
+        """Asks a busy cluster again, each time after a longer pause."""
+
+        def perform_request(self, *args: Any, **options: Any) -> TransportApiResponse:
+            for pause_s in BACKOFF_S:
+                response = super().perform_request(*args, **options)
+                if response.meta.status not in BUSY:
+                    return response
+                time.sleep(pause_s)
+            return super().perform_request(*args, **options)
+
     return Elasticsearch(
-        address.cluster,
+        address.nodes,
+        transport_class=PatientTransport,
         request_timeout=TIMEOUT_S,
         max_retries=RETRIES,
-        retry_on_status=BUSY,
+        retry_on_status=(),
         retry_on_timeout=True,
-        **_credentials(environment),
+        **_credentials(address, environment),
         **_authority(address, environment),
     )
 
@@ -129,7 +151,7 @@ def _answered(address: Address, error: ApiError) -> IndexProblem:
     if status == 401:
         return IndexProblem(
             f"{address.cluster} refuses these credentials; check ${API_KEY}, or ${USER} and "
-            f"${PASSWORD}"
+            f"${PASSWORD}, or what `keyring get {address.cluster} USER` says"
         )
     if status == 403:
         return IndexProblem(f"{address}: this user may not do that; {reason(error)}")
@@ -148,24 +170,53 @@ def _answered(address: Address, error: ApiError) -> IndexProblem:
 def missing(address: Address) -> IndexMissing:
     """The error of an address without a collection."""
     return IndexMissing(
-        f"no collection at {address}; make one with `capsearch copy INDEX_FOLDER {address}`"
+        f"no collection at {address}; make one with `capsearch index FOLDER --backend {address}`"
     )
 
 
-def _port(url: str) -> int:
+def _node(url: str, scheme: str, host: str) -> str:
+    """HOST:PORT; IndexProblem for what is none, or would be asked in the clear."""
+    parts = urlsplit(f"{scheme}://{host}")
     try:
-        return urlsplit(url).port or 9200
+        port = parts.port or 9200
     except ValueError:
         raise IndexProblem(f"{url} has no valid port") from None
+    name = parts.hostname or ""
+    if scheme == "http" and name not in _LOOPBACK:
+        raise IndexProblem(f"{url} would send everything in the clear: use https://")
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
-def _credentials(environment: Mapping[str, str]) -> dict[str, Any]:
+def _credentials(address: Address, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the environment lacks is looked up in the keyring, if that is installed."""
+    user, password = environment.get(USER), environment.get(PASSWORD)
+    if password and not user:
+        raise IndexProblem(f"set both ${USER} and ${PASSWORD}, or ${API_KEY}")
     if key := environment.get(API_KEY):
         return {"api_key": key}
-    user, password = environment.get(USER), environment.get(PASSWORD)
-    if bool(user) != bool(password):
-        raise IndexProblem(f"set both ${USER} and ${PASSWORD}, or ${API_KEY}")
-    return {"basic_auth": (user, password)} if user else {}
+    if user:
+        password = password or _from_keyring(address, user)
+        if not password:
+            raise IndexProblem(
+                f"set both ${USER} and ${PASSWORD}, or ${API_KEY}; or store the password with "
+                f"`keyring set {address.cluster} {user}`"
+            )
+        return {"basic_auth": (user, password)}
+    key = _from_keyring(address, KEYRING_API_KEY)
+    return {"api_key": key} if key else {}
+
+
+def _from_keyring(address: Address, user: str) -> str | None:
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        return None
+    try:
+        found: str | None = keyring.get_password(address.cluster, user)
+    except KeyringError:  # locked, or none on this machine
+        return None
+    return found
 
 
 def _authority(address: Address, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -1,12 +1,16 @@
-"""A collection in a cluster, open for searching: the counterpart of embedded.collection."""
+"""A collection in a cluster, open for searching or writing, as embedded.collection is."""
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from capsearch.encoders import models
@@ -16,10 +20,15 @@ from capsearch.engine.search import SearchEngine
 from capsearch.indexer.elastic import mapping, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, missing, readable_errors
+from capsearch.indexer.elastic.state import State
 from capsearch.indexer.embedded.manifest import Identity
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
+
+    from capsearch.indexer.store import Store
+
+_ROOTS_S = 5.0  # a page of hits asks for the folders many times
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,10 @@ class ElasticCollection:
         self.address, self.model, self._client = address, model, client
         self.backend = ElasticBackend(client, address)
         self.path = user_cache_path("capsearch") / "cluster"
+        self._state = State(client, address)
+        self._roots: tuple[float, tuple[Path, ...]] | None = None
+        self._sizes = (1, 1)  # shards and replicas of a new version
+        self._lock: FileLock | None = None
 
     @classmethod
     def open(cls, url: str, model: Model | None = None) -> ElasticCollection:
@@ -58,24 +71,64 @@ class ElasticCollection:
         address = Address.parse(url)
         client = connect(address)
         made = mapping.identity_of(versions.about(client, address))
-        model = model or models.load(made.source)
-        this = Identity.of(model)
+        collection = cls(client, address, model or models.load(made.source))
+        collection.require_same_model()
+        return collection
+
+    @classmethod
+    def create(
+        cls, url: str, model: Model | None = None, shards: int = 1, replicas: int = 1
+    ) -> ElasticCollection:
+        """For writing; a collection that is not there is created by the first run.
+
+        `model` defaults to the one it was made with, or for a new one to the default model.
+        """
+        address = Address.parse(url)
+        client = connect(address)
+        index = versions.current(client, address)
+        if model is None:
+            about = None if index is None else versions.about(client, address, index)
+            model = models.load(None if about is None else mapping.identity_of(about).source)
+        collection = cls(client, address, model)
+        collection._sizes = (shards, replicas)
+        return collection
+
+    def require_same_model(self) -> None:
+        """ModelMismatch unless the current version was made with `model`."""
+        made = mapping.identity_of(versions.about(self._client, self.address))
+        this = Identity.of(self.model)
         if not made.same_vectors(this):
             raise ModelMismatch(
-                f"{address} was made with {made}, this is {this}; index your images with {this} "
-                f"and run `capsearch copy --rebuild INDEX_FOLDER {address}`, or install {made}"
+                f"{self.address} was made with {made}, this is {this}; run `capsearch index "
+                f"--rebuild --model {this.source} --backend {self.address}`, or search with "
+                f"--model {made.source}"
             )
-        return cls(client, address, model)
+
+    def roots(self) -> tuple[Path, ...]:
+        """The folders indexed so far, sorted, as of some seconds ago."""
+        known = self._roots
+        if known is None or time.monotonic() - known[0] > _ROOTS_S:
+            known = self._roots = (time.monotonic(), tuple(self._state.roots()))
+        return known[1]
+
+    def store(self) -> Store:
+        """For one run of the pipeline."""
+        from capsearch.indexer.elastic.store import ElasticStore  # a search needs no Pillow
+
+        folder, self._lock = _writers_folder(self.path, self.address)
+        return ElasticStore(self._client, self.address, self.model, folder, self.path, *self._sizes)
 
     def engine(self) -> SearchEngine:
         """A search engine over the collection; IndexEmpty when it has no images."""
         if not len(self.backend):
-            raise IndexEmpty(f"{self.address} holds no images; add some with `capsearch copy`")
+            raise IndexEmpty(f"{self.address} holds no images; add some with `capsearch index`")
         return SearchEngine(self.backend, self.model.image, self.model.text)
 
     def close(self) -> None:
         """Closes the connections."""
         self._client.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> ElasticCollection:
         return self
@@ -108,7 +161,7 @@ def read_stats(url: str) -> ElasticStats:
         captions=captions["captions"]["doc_count"],
         captions_by_language=_counts(captions["captions"]["language"]),
         captions_by_source=_counts(captions["captions"]["source"]),
-        roots=tuple(about["roots"]),
+        roots=tuple(str(root) for root in State(client, address).roots()),
         version=index,
         health=health,
         shards=int(settings["number_of_shards"]),
@@ -139,3 +192,19 @@ _CAPTION_COUNTS: Mapping[str, Any] = {
 
 def _counts(found: Mapping[str, Any]) -> dict[str, int]:
     return {one["key"]: one["doc_count"] for one in found["buckets"]}
+
+
+def _writers_folder(cache: Path, address: Address) -> tuple[Path, FileLock]:
+    """A folder for the notes of one writer; that of a killed one goes to the next."""
+    digest = hashlib.blake2b(str(address).encode(), digest_size=8).hexdigest()
+    number = 0
+    while True:
+        number += 1
+        folder = cache / "writers" / f"{digest}-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "writer.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            continue
+        return folder, lock

@@ -8,26 +8,24 @@ those that are gone are deleted.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import NewDocument
-from capsearch.engine.records import Vectors
 from capsearch.indexer.elastic import mapping, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
-from capsearch.indexer.elastic.candidates import Hit
 from capsearch.indexer.elastic.client import Address, connect, readable_errors
 from capsearch.indexer.elastic.requests import HAS_FILE
+from capsearch.indexer.elastic.state import State
 from capsearch.indexer.elastic.writer import ElasticWriter
 from capsearch.indexer.embedded import transfer
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.remembered import Remembered
 
 Show = Callable[[int, int], None]  # done, total
-_WHOLE: Mapping[str, Any] = {
-    "docvalue_fields": [mapping.IMAGE_ROW, mapping.CAPTION_ROWS, mapping.FEATURE_ROW]
-}
 _IDS: Mapping[str, Any] = {"source": False}
 
 
@@ -62,17 +60,23 @@ def to_cluster(
     rebuild: bool = False,
     shards: int = 1,
     replicas: int = 1,
+    load_replicas: int | None = None,
 ) -> CopySummary:
-    """Copies an embedded index; searches see a new collection or version when it is whole."""
+    """Copies an embedded index; searches see a new collection or version when it is whole.
+
+    `load_replicas` are those of an empty collection while it is filled. IndexProblem where other
+    folders were indexed into the collection: their images would be deleted.
+    """
     client, counts, started = connect(address), _Counts(), perf_counter()
-    roots = [str(root) for root in collection.catalog.roots()]
+    state, remembered = State(client, address), Remembered(collection.catalog)
+    _require_same_roots(state, collection, address)
     index = versions.prepare(
-        client, address, collection.identity, roots, rebuild=rebuild, shards=shards,
-        replicas=replicas,
-    )  # fmt: skip
+        client, address, collection.identity, rebuild=rebuild, shards=shards, replicas=replicas
+    )
+    state.create()
+    state.add_roots(remembered.excludes())
     writer = ElasticWriter(client, address, index, collection.model.text.words)
-    writer.describe(roots=roots)
-    with collection.catalog.snapshot(), writer.bulk_load():
+    with collection.catalog.snapshot(), writer.bulk_load(replicas=load_replicas):
         total = len(collection.backend)
         for batch in transfer.read(collection.catalog):
             changed = _changed(writer, batch)
@@ -97,19 +101,29 @@ def from_cluster(
     client, counts, started = connect(address), _Counts(), perf_counter()
     backend = ElasticBackend(client, address)
     total = len(backend)
-    for hits in backend.scan(HAS_FILE, _WHOLE):
+    for hits in backend.scan(HAS_FILE, mapping.WHOLE):
         there = transfer.known(collection.catalog, [hit["_id"] for hit in hits], encoded=True)
-        new = [_document(hit) for hit in hits if hit["_id"] not in there]
+        new = [mapping.whole(hit) for hit in hits if hit["_id"] not in there]
         transfer.write(collection, new)
         counts.unchanged += len(there)
         counts.copied += len(new)
         show(counts.copied + counts.unchanged, total)
         if stop.is_set():
             break
-    transfer.add_roots(collection, versions.about(client, address)["roots"])
+    transfer.add_roots(collection, State(client, address).roots())
     transfer.index_words(collection)
     collection.finish()
     return counts.summary(stop, started)
+
+
+def _require_same_roots(state: State, collection: Collection, address: Address) -> None:
+    mine = collection.roots()
+    others = [root for root in state.roots() if not any(root.is_relative_to(one) for one in mine)]
+    if others:
+        raise IndexProblem(
+            f"{address} also holds {others[0]}, which this index does not: copying would delete "
+            f"its images; choose another name, or run `capsearch index --backend {address}`"
+        )
 
 
 def _changed(writer: ElasticWriter, batch: Sequence[NewDocument]) -> list[dict[str, Any]]:
@@ -135,20 +149,3 @@ def _remove_missing(collection: Collection, writer: ElasticWriter) -> int:
         writer.delete(gone)
         removed += len(gone)
     return removed
-
-
-def _document(hit: Hit) -> NewDocument:
-    source, fields = hit["_source"], hit.get("fields", {})
-    encoded = [mapping.caption(one) for one in source.get("captions", ()) if one["encoded"]]
-    table = mapping.row(fields, mapping.CAPTION_ROWS, "<f2")
-    return NewDocument(
-        mapping.document(source),
-        mapping.row(fields, mapping.FEATURE_ROW, "<f2"),
-        mapping.row(fields, mapping.IMAGE_ROW, "<f4"),
-        dict(zip(encoded, _rows(table, len(encoded)), strict=True)),
-        source.get("provenance") or {},
-    )
-
-
-def _rows(table: Vectors | None, count: int) -> Iterator[Vectors]:
-    return iter(()) if table is None else iter(table.reshape(count, -1))

@@ -4,6 +4,10 @@ Vectors are stored twice. `vector` fields are for finding candidates and are qua
 the graph; rows of the embedded index's own precision (float32 images, float16 captions and
 features) are what candidates are scored from, and what is copied back. Rows are doc values, so that
 reading a document does not read them; no vector is in `_source`, which stays small.
+
+`provenance` is what a run of the pipeline needs to know of an image, as embedded.transfer reads it
+from a catalog: its files with their times and sizes, where its captions come from, where it was
+before. What runs look for is indexed beside it.
 """
 
 from __future__ import annotations
@@ -26,14 +30,22 @@ from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vector
 from capsearch.indexer.embedded.manifest import Identity
 from capsearch.indexer.embedded.words import generated_texts_of, texts_of
 
-SCHEMA = 2  # 1 had no concepts, and no probabilities of captions
+SCHEMA = 3  # 1 and 2 lacked concepts, probabilities of captions or PIPELINE_FIELDS
 META = "capsearch"
-MAX_RESULT_WINDOW = 30_000  # candidates of one request, by all sources together
+MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x backend.MAX_DEPTH + candidates.MAX_WORD_HITS
 IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW = "rows.image", "rows.captions", "rows.feature"
+WHOLE: Mapping[str, Any] = {"docvalue_fields": [IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW]}
 _ROW = {"type": "binary", "doc_values": True}
 _KEYWORD = {"type": "keyword", "ignore_above": 8000}  # a term has at most 32,766 bytes
 _STORED = {"type": "keyword", "index": False, "doc_values": False}  # in _source only
 _NUMBER = {"type": "float", "index": False, "doc_values": False}  # in _source only
+PIPELINE_FIELDS: Mapping[str, Any] = {
+    "encoded": {"type": "boolean"},  # has a vector, with a file or without
+    "pending": _KEYWORD,  # languages of captions that no text encoder has read
+    "origins": _KEYWORD,  # of captions: sidecars' images, captions files
+    "past_paths": _KEYWORD,  # where the image was before
+    "missing_since": {"type": "date"},  # it has no file
+}
 
 
 def settings(shards: int, replicas: int) -> dict[str, Any]:
@@ -45,7 +57,12 @@ def settings(shards: int, replicas: int) -> dict[str, Any]:
     }
 
 
-def mapping(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
+def write_alias(index: str) -> str:
+    """What a version is written to by: it goes with the version, so nothing is written without."""
+    return f"{index}-writes"
+
+
+def mapping(identity: Identity) -> dict[str, Any]:
     """The mapping of an index for vectors of one model."""
     captions = {
         "vector": _vector(identity.caption_dimension),
@@ -58,7 +75,7 @@ def mapping(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
     }
     return {
         "dynamic": "strict",
-        "_meta": meta(identity, roots),
+        "_meta": meta(identity),
         "_source": {"excludes": ["vector", "captions.vector", "rows", "words"]},
         "properties": {
             "id": _KEYWORD,  # _id again, to sort by
@@ -80,14 +97,15 @@ def mapping(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
             "rows": {"properties": {"image": _ROW, "captions": _ROW, "feature": _ROW}},
             "provenance": {"type": "object", "enabled": False},
             "checksum": _STORED,
+            **PIPELINE_FIELDS,
         },
     }
 
 
-def meta(identity: Identity, roots: Sequence[str]) -> dict[str, Any]:
+def meta(identity: Identity) -> dict[str, Any]:
     """What an index says about itself."""
     stored = {key: value for key, value in asdict(identity).items() if value is not None}
-    return {META: {"schema": SCHEMA, "model": stored, "roots": list(roots)}}
+    return {META: {"schema": SCHEMA, "model": stored}}
 
 
 def identity_of(stored: Mapping[str, Any]) -> Identity:
@@ -122,6 +140,7 @@ def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[
         "words": _words(new.document, words_of),
         "rows": _rows(new, captions),
         "provenance": new.provenance,
+        **_pipeline_fields(new),
     }
     if new.vector is not None:
         source["vector"] = _short(new.vector)
@@ -143,7 +162,23 @@ def document(source: Mapping[str, Any]) -> Document:
     )
     captions = tuple(caption(one) for one in source.get("captions", ()))  # excludes drop []
     tags = sorted((Tag(**one) for one in source["tags"]), key=lambda one: -one.confidence)
-    return Document(record, captions, tuple(tags))
+    metadata = dict((source.get("provenance") or {}).get("metadata", ()))
+    return Document(record, captions, tuple(tags), metadata)
+
+
+def whole(hit: Mapping[str, Any]) -> NewDocument:
+    """A document with its vectors, from a hit that was asked for as WHOLE."""
+    source, fields = hit["_source"], hit.get("fields", {})
+    encoded = [caption(one) for one in source.get("captions", ()) if one["encoded"]]
+    table = row(fields, CAPTION_ROWS, "<f2")
+    rows = () if table is None else table.reshape(len(encoded), -1)
+    return NewDocument(
+        document(source),
+        row(fields, FEATURE_ROW, "<f2"),
+        row(fields, IMAGE_ROW, "<f4"),
+        dict(zip(encoded, rows, strict=True)),
+        source.get("provenance") or {},
+    )
 
 
 def caption(source: Mapping[str, Any]) -> Caption:
@@ -162,6 +197,17 @@ def row(fields: Mapping[str, Sequence[str]], name: str, dtype: str) -> Vectors |
 def folders(paths: Sequence[str]) -> list[str]:
     """All folders that contain these files, however far above."""
     return sorted({str(folder) for path in paths for folder in PurePath(path).parents})
+
+
+def _pipeline_fields(new: NewDocument) -> dict[str, Any]:
+    captions = new.provenance.get("captions", ())
+    return {
+        "encoded": new.vector is not None,
+        "pending": sorted({one[1] for one in captions if not one[4]}),
+        "origins": sorted({one[3] for one in captions if one[3]}),
+        "past_paths": [path for path, _ in new.provenance.get("past_files", ())],
+        "missing_since": new.provenance.get("missing_since"),
+    }
 
 
 def _vector(dimension: int) -> dict[str, Any]:

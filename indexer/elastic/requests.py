@@ -18,7 +18,7 @@ SEARCHABLE: Clause = {"term": {"searchable": True}}
 CAPTIONED: Clause = {"term": {"captioned": True}}
 # What a document is scored from; see mapping.
 SCORED: dict[str, Any] = {
-    "source_excludes": ["provenance"],
+    "source_excludes": ["provenance.files", "provenance.captions", "provenance.past_files"],
     "docvalue_fields": [IMAGE_ROW, CAPTION_ROWS],
 }
 
@@ -52,15 +52,13 @@ def named_words(words: Sequence[str]) -> list[Clause]:
     ]
 
 
-def with_words(words: Sequence[str], required: Sequence[Clause], at_least: int) -> Clause:
-    """Documents that pass and have `at_least` so many of the words."""
-    return {
-        "bool": {
-            "filter": list(required),
-            "should": named_words(words),
-            "minimum_should_match": at_least,
-        }
-    }
+def with_words(
+    words: Sequence[str], required: Sequence[Clause], searched: Sequence[str] | None = None
+) -> Clause:
+    """Documents that pass, with the words they have; only those with one of `searched`."""
+    # No word is empty. Without any, Elasticsearch would drop the names of the other words as well.
+    having = [] if searched is None else [{"terms": {"words": list(searched) or [""]}}]
+    return {"bool": {"filter": [*required, *having], "should": named_words(words)}}
 
 
 def counts(words: Sequence[str]) -> Clause:

@@ -7,12 +7,13 @@ is whole, so that searches see the old collection or the new one and nothing in 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from capsearch.engine.errors import IndexProblem, ModelMismatch
 from capsearch.indexer.elastic import mapping
 from capsearch.indexer.elastic.client import Address, missing, readable_errors
+from capsearch.indexer.elastic.state import State
 from capsearch.indexer.embedded.manifest import Identity
 
 if TYPE_CHECKING:
@@ -44,11 +45,22 @@ def about(client: Elasticsearch, address: Address, index: str | None = None) -> 
     return stored
 
 
+def require_same_model(
+    client: Elasticsearch, address: Address, index: str, identity: Identity
+) -> None:
+    """ModelMismatch when an index was made with another model."""
+    made = mapping.identity_of(about(client, address, index))
+    if not made.same_vectors(identity):
+        raise ModelMismatch(
+            f"{address} was made with {made}, this is {identity}; --rebuild makes its next "
+            "version and replaces it when that is whole"
+        )
+
+
 def prepare(
     client: Elasticsearch,
     address: Address,
     identity: Identity,
-    roots: Sequence[str] = (),
     *,
     rebuild: bool = False,
     shards: int = 1,
@@ -56,44 +68,58 @@ def prepare(
 ) -> str:
     """The index to write to: the current one, one that a killed load began, or a new one.
 
-    ModelMismatch when the current one was made with another model and `rebuild` is not set.
+    With `rebuild` never the current one; ModelMismatch without it when another model made that.
     """
     published = current(client, address)
-    if published is not None:
-        stored = about(client, address, published)
-        made = mapping.identity_of(stored)
-        if made.same_vectors(identity):
-            if stored["schema"] < mapping.SCHEMA:
-                _add_fields(client, address, published, identity)
-            return published
-        if not rebuild:
-            raise ModelMismatch(
-                f"{address} was made with {made}, this is {identity}; --rebuild makes its next "
-                "version and replaces it when that is whole"
-            )
+    if published is not None and not rebuild:
+        require_same_model(client, address, published, identity)
+        _upgrade(client, address, published)
+        return published
     known = _versions(client, address)
-    begun = [one for one in known if one != published]
-    for index in begun:
-        if mapping.identity_of(about(client, address, index)).same_vectors(identity):
+    for index in known:
+        made = mapping.identity_of(about(client, address, index))
+        if index != published and made.same_vectors(identity):
+            _upgrade(client, address, index)
             return index
     number = max((_number(one) for one in known), default=0) + 1
     index = f"{address.name}-v{number}"
-    with readable_errors(address):
-        client.indices.create(
-            index=index,
-            settings=mapping.settings(shards, replicas),
-            mappings=mapping.mapping(identity, roots),
-        )
+    _create(client, address, index, identity, shards, replicas)
     return index
 
 
-def _add_fields(client: Elasticsearch, address: Address, index: str, identity: Identity) -> None:
-    """Adds the fields that an index of an older schema lacks; its documents are sent again."""
-    wanted = mapping.mapping(identity, about(client, address, index)["roots"])
+def _create(
+    client: Elasticsearch, address: Address, index: str, identity: Identity, shards: int,
+    replicas: int,
+) -> None:  # fmt: skip
+    """Unless another writer was faster."""
+    from elasticsearch import BadRequestError
+
     with readable_errors(address):
-        client.indices.put_mapping(
-            index=index, properties=wanted["properties"], meta=wanted["_meta"]
-        )
+        try:
+            client.indices.create(
+                index=index,
+                settings=mapping.settings(shards, replicas),
+                mappings=mapping.mapping(identity),
+                aliases={mapping.write_alias(index): {}},
+            )
+        except BadRequestError as problem:
+            if "resource_already_exists" not in str(problem):
+                raise
+    require_same_model(client, address, index, identity)
+
+
+def _upgrade(client: Elasticsearch, address: Address, index: str) -> None:
+    """Adds the fields and the alias that an index of an older schema lacks.
+
+    Its documents get values of the new fields when they are next written; `copy` sends them again.
+    """
+    stored = about(client, address, index)
+    if stored["schema"] < mapping.SCHEMA:
+        wanted = mapping.mapping(mapping.identity_of(stored))["properties"]
+        meta = {mapping.META: {**stored, "schema": mapping.SCHEMA}}
+        with readable_errors(address):
+            client.indices.put_alias(index=index, name=mapping.write_alias(index))
+            client.indices.put_mapping(index=index, properties=wanted, meta=meta)
 
 
 def publish(client: Elasticsearch, address: Address, index: str) -> None:
@@ -117,6 +143,7 @@ def drop(client: Elasticsearch, address: Address) -> None:
     with readable_errors(address):
         for index in _versions(client, address):
             client.indices.delete(index=index)
+    State(client, address).drop()
 
 
 def _versions(client: Elasticsearch, address: Address) -> list[str]:

@@ -1,31 +1,27 @@
-"""Writing to a cluster: streamed in bulks, each sent again while the cluster is busy."""
+"""Writing to one index of a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import NewDocument
-from capsearch.indexer.elastic import mapping
-from capsearch.indexer.elastic.client import BUSY, Address, readable_errors, reason
+from capsearch.indexer.elastic import bulk, mapping
+from capsearch.indexer.elastic.client import Address, readable_errors
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
 
-DOCUMENTS_A_BULK = 250
-BYTES_A_BULK = 10_000_000
-RETRIES = 8  # of what a busy cluster refused, after 1, 2, 4, ... seconds
-MAX_BACKOFF_S = 60
 _RELAXED = "relaxed_from"  # in _meta: settings to restore, also after a killed load
+_NEVER = "-1"
 
 
 class ElasticWriter:
     """engine.protocols.BackendWriter over one index.
 
-    A document is replaced as a whole under its id, so sending it twice is the same as once. The
-    next bulk is sent when the last one was accepted: a slow cluster slows the reader down.
+    A document is replaced as a whole under its id, so sending it twice is the same as once.
     """
 
     def __init__(
@@ -52,12 +48,17 @@ class ElasticWriter:
         actions = (
             {"_op_type": "index", "_id": source["id"], "_source": source} for source in sources
         )
-        yield from self._bulk(actions)
+        yield from (image_id for image_id, _ in self.send(actions))
 
     def delete(self, ids: Sequence[str]) -> None:
         """Removes documents; unknown ids are ignored."""
-        for _ in self._bulk({"_op_type": "delete", "_id": one} for one in ids):
+        for _ in self.send({"_op_type": "delete", "_id": one} for one in ids):
             pass
+
+    def send(self, actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
+        """Actions of any kind; see bulk.send."""
+        alias = mapping.write_alias(self.index)
+        return bulk.send(self.client, self.address, alias, actions, require_alias=True)
 
     def refresh(self) -> None:
         """Makes what was written visible to searches that start afterwards."""
@@ -65,63 +66,43 @@ class ElasticWriter:
             self.client.indices.refresh(index=self.index)
 
     @contextmanager
-    def bulk_load(self) -> Iterator[None]:
-        """No refresh, and for an empty index no replicas, until the load ends or fails.
+    def bulk_load(
+        self, refresh_interval: str = _NEVER, replicas: int | None = None
+    ) -> Iterator[None]:
+        """Fewer refreshes, and in an empty index so many replicas, until the load ends or fails.
 
-        What to restore is noted in the index first: the next load restores it where this one
-        was killed.
+        What to restore is noted in the index first, and stays there: of several loads at once
+        each restores the same, and after a killed one the next.
         """
-        before = self._meta()[mapping.META].get(_RELAXED) or self._relaxable()
-        relaxed: dict[str, Any] = {"refresh_interval": "-1"}
+        before = self._settings_to_restore()
+        relaxed: dict[str, Any] = {"refresh_interval": refresh_interval}
         with readable_errors(self.address):
-            if not self.client.count(index=self.index)["count"]:
-                relaxed["number_of_replicas"] = 0
-            self.describe(**{_RELAXED: before})
+            if replicas is not None and not self.client.count(index=self.index)["count"]:
+                relaxed["number_of_replicas"] = replicas
+            self.describe(**{_RELAXED: before, "loading": relaxed})
             self.client.indices.put_settings(index=self.index, settings=relaxed)
         try:
             yield
-        finally:
-            with readable_errors(self.address):
-                self.client.indices.put_settings(index=self.index, settings=before)
-                self.describe(**{_RELAXED: None})
-            self.refresh()
+        except BaseException:
+            with suppress(IndexProblem):  # what ended the load is what to tell
+                self._restore(before)
+            raise
+        self._restore(before)
 
-    def _bulk(self, actions: Iterable[dict[str, Any]]) -> Iterator[str]:
-        from elasticsearch.helpers import streaming_bulk
-
+    def _restore(self, settings: Mapping[str, Any]) -> None:
         with readable_errors(self.address):
-            results = streaming_bulk(
-                self.client,
-                actions,
-                index=self.index,
-                chunk_size=DOCUMENTS_A_BULK,
-                max_chunk_bytes=BYTES_A_BULK,
-                max_retries=RETRIES,
-                initial_backoff=1,
-                max_backoff=MAX_BACKOFF_S,
-                retry_on_status=BUSY,
-                raise_on_error=False,
-            )
-            for accepted, result in results:
-                operation, outcome = next(iter(result.items()))
-                if not accepted and not (operation == "delete" and outcome["status"] == 404):
-                    raise self._refused(outcome)
-                yield str(outcome["_id"])
+            self.client.indices.put_settings(index=self.index, settings=settings)
+        self.refresh()
 
-    def _refused(self, outcome: Mapping[str, Any]) -> IndexProblem:
-        said = reason(dict(outcome))
-        if "cluster_block" in said or "read-only" in said:
-            return IndexProblem(
-                f"{self.address} is read-only; free disk space on the cluster or remove the "
-                f"block (index.blocks.*), then run the same command again: {said}"
-            )
-        return IndexProblem(f"{self.address} refused document {outcome['_id']}: {said}")
-
-    def _relaxable(self) -> dict[str, Any]:
+    def _settings_to_restore(self) -> dict[str, Any]:
+        """The settings, or what they were before a load that has not ended."""
+        stored = self._meta()[mapping.META]
         with readable_errors(self.address):
             found = self.client.indices.get_settings(index=self.index)[self.index]["settings"]
-        replicas = found["index"]["number_of_replicas"]
         interval = found["index"].get("refresh_interval")
+        if _RELAXED in stored and interval == stored["loading"]["refresh_interval"]:
+            return dict(stored[_RELAXED])
+        replicas = found["index"]["number_of_replicas"]
         return {"refresh_interval": interval, "number_of_replicas": replicas}
 
     def describe(self, **facts: Any) -> None:

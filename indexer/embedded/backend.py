@@ -6,15 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TypeVar
 
 import numpy as np
 
+from capsearch.engine import settling
 from capsearch.engine.evidence import Evidence, Floats, contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Caption, Document, Facets, Filters, Vectors
+from capsearch.engine.settling import Ranked, rank, settle
 from capsearch.indexer.embedded import facets
 from capsearch.indexer.embedded.arrays import Slots, VectorFileMissing
 from capsearch.indexer.embedded.candidates import Matches, OpenArrays, gather, within
@@ -24,8 +25,6 @@ from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.words import with_phrases
 
 MIN_DEPTH = 400  # candidates by each source; with codes, enough for recall@10 of .99 and more
-_DEEPER = 4  # times as many, where these did not settle the page
-_OVERSAMPLING = 4  # candidates for each hit that they may settle
 _STALE_S = 60.0  # a count of a writer that is older and not current is made again
 Result = TypeVar("Result")
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
@@ -35,15 +34,6 @@ _CAPTIONS = (
     "JOIN images i ON i.id = c.image_id WHERE c.slot IS NOT NULL AND {} "
     f"ORDER BY c.source GLOB '{GENERATED}*', c.id"  # among equals, people's and older ones
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """A candidate with its score."""
-
-    score: float
-    image_id: str
-    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +56,17 @@ class _Search:
     matches: Matches
     allowed: Slots | None  # slots of documents that pass the filters, ascending; None for all
 
-    def ranked(self, stop: int) -> list[_Ranked]:
-        """At least the first `stop` of the ranking, or all of it.
+    def ranked(self, stop: int) -> list[Ranked[int]]:
+        """At least the first `stop` of the ranking, or all of it; rows are slots."""
+        return settle(self.query, stop, MIN_DEPTH, self._gather)
 
-        Each step settles the candidates that no document outside can exceed, and the next one
-        appends to them. Codes may miss a document at first and find it deeper: it then comes
-        after what is settled, so that all pages are cut from one and the same ranking.
-        """
-        settled: dict[str, _Ranked] = {}
-        depth = MIN_DEPTH
-        while True:
-            pool = gather(self.catalog, self.arrays, self.query, self.matches, self.allowed, depth)
-            ranked = self._rank(self.scored(pool.slots))
-            bound = -np.inf if pool.complete else self.query.fusion.bound(pool.highest)
-            last = bound == -np.inf or bound < self.query.min_score
-            if not last:
-                above = takewhile(lambda one: one.score > bound, ranked)  # noqa: B023
-                ranked = list(above)[: depth // _OVERSAMPLING]
-            for one in ranked:
-                settled.setdefault(one.image_id, one)
-            if last or len(settled) >= stop:
-                return list(settled.values())
-            depth *= _DEEPER
-
-    def _rank(self, scored: _Scored) -> list[_Ranked]:
-        """Candidates at or above the cut-off, best first, ties by id."""
-        scores = self.query.fusion.scores(scored.evidence)
-        keep = np.flatnonzero((scores > -np.inf) & (scores >= self.query.min_score))
-        ranked = [
-            _Ranked(float(scores[row]), scored.ids[row], scored.slots[row]) for row in keep.tolist()
-        ]
-        return sorted(ranked, key=lambda one: (-one.score, one.image_id))
+    def _gather(self, depth: int) -> settling.Pool[int]:
+        pool = gather(self.catalog, self.arrays, self.query, self.matches, self.allowed, depth)
+        scored = self.scored(pool.slots)
+        ranked = rank(self.query, scored.evidence, scored.ids, scored.slots)
+        return settling.Pool(
+            ranked, -np.inf if pool.complete else self.query.fusion.bound(pool.highest)
+        )
 
     def scored(self, slots: Slots) -> _Scored:
         """The exact evidence of candidates, in the order of their ids."""
@@ -140,10 +110,10 @@ class _Search:
                 highest[row], best[row] = score, caption
         return values
 
-    def page(self, ranked: Sequence[_Ranked]) -> tuple[Found, ...]:
+    def page(self, ranked: Sequence[Ranked[int]]) -> tuple[Found, ...]:
         """Documents with the reasons for their scores."""
         documents = self.catalog.documents([one.image_id for one in ranked])
-        scored = self.scored(np.array([one.slot for one in ranked], np.int64))
+        scored = self.scored(np.array([one.row for one in ranked], np.int64))
         row_of = {image_id: row for row, image_id in enumerate(scored.ids)}
         fusion, evidence = self.query.fusion, scored.evidence
         parts = fusion.log_odds(evidence)

@@ -18,21 +18,10 @@ from capsearch.indexer.embedded.filters import under
 from capsearch.indexer.embedded.metadata_table import MetadataTable
 from capsearch.indexer.embedded.past_files import METADATA_SOURCES, SIDECAR, PastFiles
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.store import KnownFile
 
 if TYPE_CHECKING:  # a search must not import Pillow
     from capsearch.indexer.sources.captions import NamedCaption
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFile:
-    """An image file as the catalog describes it, as of the last run."""
-
-    path: str
-    image_id: str
-    mtime_ns: int
-    size: int
-    sidecars: str  # ImageFile.sidecar_state
-    encoded: bool  # its image has a vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 from platformdirs import user_data_path
@@ -32,6 +33,9 @@ from capsearch.indexer.embedded.own_files import (
     require_own_folder,
 )
 from capsearch.indexer.embedded.stats import THUMBNAILS, CollectionStats, measure
+
+if TYPE_CHECKING:
+    from capsearch.indexer.store import Store
 
 __all__ = [
     "CATALOG",
@@ -142,6 +146,16 @@ class Collection:
             advice = "add some with `capsearch index FOLDER`"
             raise IndexEmpty(f"the index at {self.path} holds no images; {advice}")
         return SearchEngine(self.backend, self.model.image, self.model.text)
+
+    def store(self) -> Store:
+        """For one run of the pipeline; the index is open for writing."""
+        from capsearch.indexer.embedded.store import EmbeddedStore  # a search needs no Pillow
+
+        return EmbeddedStore(self)
+
+    def roots(self) -> tuple[Path, ...]:
+        """The folders indexed so far, sorted."""
+        return self.catalog.roots()
 
     def stats(self) -> CollectionStats:
         """Counts, the model, and bytes on disk."""

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.filters import under
 from capsearch.indexer.embedded.manifest import now
-
-
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """The time and size of a captions file when it was last read."""
-
-    mtime_ns: int
-    size: int
-
-    @classmethod
-    def of(cls, path: Path) -> FileState:
-        """As it is now; OSError when it is missing."""
-        status = path.stat()
-        return cls(status.st_mtime_ns, status.st_size)
+from capsearch.indexer.store import FileState
 
 
 class Remembered:
@@ -34,7 +20,7 @@ class Remembered:
 
     def excludes(self) -> dict[Path, tuple[str, ...]]:
         """The globs that each root leaves out."""
-        rows = self._catalog.rows("SELECT path, exclude FROM roots")
+        rows = self._catalog.rows("SELECT path, exclude FROM roots ORDER BY path")
         return {Path(path): tuple(json.loads(globs)) for path, globs in rows}
 
     def add_roots(self, excludes: Mapping[Path, Sequence[str]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,6 +61,14 @@ def prune(folder: Path, catalog: SqliteCatalog) -> int:
         with suppress(OSError):
             path.unlink()
     return len(outdated)
+
+
+def delete(folder: Path, image_ids: Collection[str]) -> None:
+    """Deletes the thumbnails of images, as `prune` does."""
+    for path, image_id in _thumbnails(folder / THUMBNAILS):
+        if image_id in image_ids:
+            with suppress(OSError):
+                path.unlink()
 
 
 def _thumbnails(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -82,11 +82,11 @@ def write(collection: Collection, documents: Sequence[NewDocument]) -> None:
             _put(writer, new, slots.get(image_id), rows_of[image_id])
 
 
-def add_roots(collection: Collection, roots: Sequence[str]) -> None:
-    """The folders that the documents come from."""
+def add_roots(collection: Collection, excludes: Mapping[Path, Sequence[str]]) -> None:
+    """The folders that the documents come from, with the globs that each leaves out."""
     writer = CatalogWriter(collection.catalog)
     with writer.transaction(visible=False):
-        Remembered(collection.catalog).add_roots({Path(root): () for root in roots})
+        Remembered(collection.catalog).add_roots(excludes)
 
 
 def index_words(collection: Collection) -> None:

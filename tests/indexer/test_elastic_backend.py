@@ -9,7 +9,7 @@ from backend_contract import BackendContract
 from elastic_toys import collection_in
 
 from capsearch.indexer.elastic import backend as elastic
-from capsearch.indexer.elastic import versions
+from capsearch.indexer.elastic import candidates, versions
 from capsearch.indexer.elastic.client import Address, connect
 
 pytestmark = pytest.mark.elastic
@@ -46,3 +46,13 @@ class TestStepByStep(TestElastic):
         monkeypatch.setattr(elastic, "MIN_DEPTH", 4)
         monkeypatch.setattr(elastic, "MAX_DEPTH", 64)
         monkeypatch.setattr(elastic, "_PAGE", 50)
+
+
+class TestWordsOfTooManyDocuments(TestElastic):
+    """Answers have room for two documents found by words; others are found all the same."""
+
+    @pytest.fixture(autouse=True)
+    def _narrow(self, monkeypatch):
+        monkeypatch.setattr(candidates, "MAX_WORD_HITS", 2)
+        monkeypatch.setattr(elastic, "MIN_DEPTH", 4)
+        monkeypatch.setattr(elastic, "MAX_DEPTH", 64)

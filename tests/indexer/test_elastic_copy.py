@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from capsearch.engine.errors import IndexProblem
 from capsearch.engine.query import Query
 from capsearch.indexer.elastic import copy, versions
 from capsearch.indexer.elastic.client import Address, connect
@@ -113,3 +114,14 @@ def test_statistics_of_a_cluster(indexed, address):
     assert (stats.model_digest, stats.roots) == (mine.model_digest, mine.roots)
     assert (stats.version, stats.shards, stats.replicas) == ("copies-v1", 1, 0)
     assert stats.health == "green" and stats.bytes_on_disk["primaries"] > 0
+
+
+def test_a_collection_with_other_folders_is_not_overwritten(
+    indexed, address, fake_model, image, tmp_path
+):
+    image(tmp_path / "other" / "pink.png", "purple")
+    with ElasticCollection.create(str(address), fake_model, replicas=0) as cluster:
+        index(cluster, [tmp_path / "other"])
+        with pytest.raises(IndexProblem, match="copying would delete"):
+            send(indexed, address)
+        assert len(cluster.backend) == 1

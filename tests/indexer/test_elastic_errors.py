@@ -9,6 +9,7 @@ from backend_contract import X, document
 from elastic_toys import IDENTITY, collection_in, new_documents
 
 from capsearch.engine.errors import IndexMissing, IndexProblem, ModelMismatch, SchemaTooNew
+from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.indexer.elastic import mapping, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect
@@ -23,6 +24,11 @@ def address(elastic_node):
     made = Address.parse(f"{elastic_node.url}/errors")
     yield made
     versions.drop(connect(made, elastic_node.environment), made)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr("capsearch.indexer.elastic.client.BACKOFF_S", ())
 
 
 @pytest.fixture
@@ -57,7 +63,7 @@ def test_a_self_signed_certificate(address, elastic_node):
 
 
 def test_a_collection_that_is_not_there(client, address):
-    with pytest.raises(IndexMissing, match="capsearch copy"):
+    with pytest.raises(IndexMissing, match="capsearch index"):
         versions.about(client, address)
     with pytest.raises(IndexMissing):
         len(ElasticBackend(client, address))
@@ -98,7 +104,7 @@ def test_a_read_only_index(client, writer):
 def test_a_red_cluster(client, address):
     nowhere = {"index.routing.allocation.require.box": "none", "number_of_replicas": 0}
     client.indices.create(
-        index="errors-v1", settings=nowhere, mappings=mapping.mapping(IDENTITY, ()),
+        index="errors-v1", settings=nowhere, mappings=mapping.mapping(IDENTITY),
         wait_for_active_shards=0, aliases={"errors": {}},
     )  # fmt: skip
     with pytest.raises(IndexProblem, match="red"):
@@ -128,18 +134,57 @@ def test_writing_twice_is_writing_once_and_unknown_ids_are_deleted_in_silence(cl
     assert sorted(backend.lookup(["a", "b"])) == ["b"]
 
 
-def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one(client, writer):
-    def settings() -> tuple[str | None, str]:
-        found = client.indices.get_settings(index=writer.index)[writer.index]["settings"]["index"]
-        return found.get("refresh_interval"), found["number_of_replicas"]
+def settings(client, index: str) -> tuple[str | None, str]:
+    found = client.indices.get_settings(index=index)[index]["settings"]["index"]
+    return found.get("refresh_interval"), found["number_of_replicas"]
 
-    client.indices.put_settings(
-        index=writer.index, settings={"refresh_interval": "7s", "number_of_replicas": 1}
-    )
-    killed = writer.bulk_load()
+
+def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one(client, writer):
+    def set_by_hand(interval: str, replicas: int) -> None:
+        chosen = {"refresh_interval": interval, "number_of_replicas": replicas}
+        client.indices.put_settings(index=writer.index, settings=chosen)
+
+    set_by_hand("7s", 1)
+    killed = writer.bulk_load(replicas=0)
     killed.__enter__()
-    assert settings() == ("-1", "1")  # documents that are there keep their replicas
+    assert settings(client, writer.index) == ("-1", "1")  # documents there keep their replicas
+    with writer.bulk_load("31s"):
+        assert settings(client, writer.index) == ("31s", "1")
+    assert settings(client, writer.index) == ("7s", "1")
+    set_by_hand("9s", 2)
+    with pytest.raises(ZeroDivisionError), writer.bulk_load():
+        1 / 0  # noqa: B018
+    assert settings(client, writer.index) == ("9s", "2")
+
+
+def test_replicas_of_an_empty_collection_are_lowered_on_request_and_restored(client, address):
+    index = versions.prepare(client, address, IDENTITY, replicas=1)
+    writer = ElasticWriter(client, address, index, FakeTextEncoder().words)
+    killed = writer.bulk_load(replicas=0)
+    killed.__enter__()
+    assert settings(client, index) == ("-1", "0")
+    writer.upsert(new_documents([document("c")], {"c": X}, ()))
     with writer.bulk_load():
-        pass
-    assert settings() == ("7s", "1")
-    assert "relaxed_from" not in versions.about(client, writer.address)
+        assert settings(client, index) == ("-1", "0")
+    assert settings(client, index) == (None, "1")
+
+
+def test_a_version_that_is_gone_is_not_made_again(client, address, writer):
+    other = replace(IDENTITY, model="other", digest="another")
+    index = versions.prepare(client, address, other, rebuild=True, replicas=0)
+    versions.publish(client, address, index)
+    with pytest.raises(IndexProblem, match="rebuilt or deleted in the meantime"):
+        writer.upsert(new_documents([document("c")], {"c": X}, ()))
+    assert not client.indices.exists(index=writer.index)
+
+
+def test_a_collection_of_the_first_schema_is_brought_up_to_date_when_it_is_written_to(
+    client, address, writer
+):
+    writer.describe(schema=1)
+    client.indices.delete_alias(index=writer.index, name=mapping.write_alias(writer.index))
+    assert versions.prepare(client, address, IDENTITY) == writer.index
+    assert versions.about(client, address)["schema"] == mapping.SCHEMA
+    writer.upsert(new_documents([document("c")], {"c": X}, ()))
+    writer.refresh()
+    assert len(ElasticBackend(client, address)) == 3

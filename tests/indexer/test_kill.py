@@ -16,7 +16,7 @@ from PIL import Image
 from capsearch.encoders.models import Model
 from capsearch.engine.fakes import FakeImageEncoder
 from capsearch.engine.query import Query
-from capsearch.indexer import encoding
+from capsearch.indexer.embedded import store
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.progress import Progress
@@ -62,7 +62,7 @@ def index_and_log(where: Path, folder: Path, log: Path, model: Model) -> None:
         return features(self, pixels)
 
     FakeImageEncoder.features = counted  # type: ignore[method-assign]
-    encoding._CAPTIONS_PER_BATCH = 16
+    store.CAPTIONS_A_BATCH = 16
     with Collection.create(where, model) as collection:
         index(collection, [folder], IndexOptions(batch_size=BATCH, decode_threads=2), progress)
 

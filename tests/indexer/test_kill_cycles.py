@@ -15,7 +15,7 @@ from PIL import Image
 
 from capsearch.encoders.models import Model
 from capsearch.engine.query import Query
-from capsearch.indexer import encoding
+from capsearch.indexer.embedded import store
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
 
@@ -82,7 +82,7 @@ class Album:
 
 
 def run(where: Path, root: Path, model: Model, prune: bool) -> None:
-    encoding._CAPTIONS_PER_BATCH = 8
+    store.CAPTIONS_A_BATCH = 8
     with Collection.create(where, model) as collection:
         index(collection, [root], IndexOptions(batch_size=4, decode_threads=1, prune=prune))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from capsearch.engine.evidence_model import EvidenceModel, KindWeights
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.ui import page as page_module
 from capsearch.ui.cli import main
-from capsearch.ui.web.settings import INDEXES_VARIABLE
+from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXES_VARIABLE
 
 # In a collection of four images nothing is added for its size.
 TOY_EVIDENCE = EvidenceModel(
@@ -98,6 +98,7 @@ Opener = Callable[..., AppTest]
 def run_page(monkeypatch: pytest.MonkeyPatch) -> Opener:
     """Run the page at a permalink, as this machine's browser would: run_page(q="red")."""
     monkeypatch.delenv(INDEXES_VARIABLE, raising=False)
+    monkeypatch.delenv(BACKENDS_VARIABLE, raising=False)
     monkeypatch.setattr("streamlit.get_option", {"server.address": "127.0.0.1"}.get)
 
     def run(**params: str) -> AppTest:
@@ -109,3 +110,17 @@ def run_page(monkeypatch: pytest.MonkeyPatch) -> Opener:
         return page
 
     return run
+
+
+@pytest.fixture
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a collection in a real cluster, which is deleted afterwards."""
+    from capsearch.indexer.elastic import versions
+    from capsearch.indexer.elastic.client import Address, connect
+
+    node = request.getfixturevalue("elastic_node")
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"{node.url}/commands"
+    yield url
+    versions.drop(connect(Address.parse(url)), Address.parse(url))

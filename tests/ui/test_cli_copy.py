@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,9 @@ def test_one_side_is_a_folder_and_one_a_cluster(source: str, target: str, run: R
 
 
 def test_a_wrong_address_is_one_line(run: Run) -> None:
-    for command in (["query", "red"], ["info"]):
+    for command in (["query", "red"], ["info"], ["index", "."], ["ui"]):
         ran = run(*command, "--backend", "https://search.example:9200")
         assert (ran.code, len(ran.err.splitlines())) == (2, 1) and "HOST:9200/NAME" in ran.err
-
-
-@pytest.fixture
-def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    from capsearch.indexer.elastic import versions
-    from capsearch.indexer.elastic.client import Address, connect
-
-    node = request.getfixturevalue("elastic_node")
-    for name, value in node.environment.items():
-        monkeypatch.setenv(name, value)
-    url = f"{node.url}/commands"
-    yield url
-    versions.drop(connect(Address.parse(url)), Address.parse(url))
 
 
 @pytest.mark.elastic
@@ -54,6 +41,27 @@ def test_copy_query_info_and_back(
 
 
 @pytest.mark.elastic
+def test_index_query_and_update_a_cluster(
+    image_folder: Path, toy_models: Any, cloud: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run("index", image_folder, "--backend", cloud, "--replicas", "0")
+    assert made.code == 0 and made.out.startswith("indexed: 4 added, 0 reused")
+    assert f"--backend {cloud}" in made.err
+    monkeypatch.setenv("CAPSEARCH_BACKEND", cloud)
+    assert run("query", "something red", "--paths").out.splitlines()[0].endswith("red.png")
+    (image_folder / "red.png").unlink()
+    assert run("index", "--json").json["removed"] == 1
+    assert run("info", "--json").json["roots"] == [str(image_folder)]
+
+
+@pytest.mark.elastic
+def test_a_new_cluster_collection_needs_a_folder(toy_models: Any, cloud: str, run: Run) -> None:
+    ran = run("index", "--backend", cloud)
+    assert ran.code == 2 and "name a folder" in ran.err
+    assert "no collection" in run("info", "--backend", cloud).err  # nothing was made
+
+
+@pytest.mark.elastic
 def test_a_password_is_not_shown_and_not_stored(
     indexed: Path, index_path: Path, cloud: str, run: Run, elastic_node: Any
 ) -> None:
@@ -66,4 +74,4 @@ def test_a_password_is_not_shown_and_not_stored(
 @pytest.mark.elastic
 def test_a_collection_that_is_not_there_is_one_line(cloud: str, run: Run) -> None:
     ran = run("query", "red", "--backend", cloud)
-    assert ran.code == 2 and len(ran.err.splitlines()) == 1 and "capsearch copy" in ran.err
+    assert ran.code == 2 and len(ran.err.splitlines()) == 1 and "capsearch index" in ran.err

@@ -15,7 +15,8 @@ from capsearch.encoders import models
 from capsearch.encoders.image_files import MAX_PIXELS
 from capsearch.encoders.models import Model
 from capsearch.indexer import pipeline, prepare
-from capsearch.ui.commands.index import MAX_MEGAPIXELS, stop_on_interrupt
+from capsearch.ui.commands.index import MAX_MEGAPIXELS
+from capsearch.ui.commands.interrupt import stop_on_interrupt
 
 Run = Callable[..., Any]
 

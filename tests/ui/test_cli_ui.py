@@ -12,7 +12,12 @@ import pytest
 
 from capsearch.ui.cli import main
 from capsearch.ui.commands import ui
-from capsearch.ui.web.settings import INDEXES_VARIABLE, PASSWORD_VARIABLE, AccessSettings
+from capsearch.ui.web.settings import (
+    BACKENDS_VARIABLE,
+    INDEXES_VARIABLE,
+    PASSWORD_VARIABLE,
+    AccessSettings,
+)
 
 
 class Served:
@@ -56,6 +61,26 @@ def test_the_indexes_are_passed_to_the_server(served: Served, tmp_path: Path) ->
     main(["ui", "--index", str(tmp_path / "a"), "--index", str(tmp_path / "b")])
     passed = served.environment[INDEXES_VARIABLE].split(os.pathsep)
     assert passed == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def test_collections_in_a_cluster_are_passed_too_and_those_of_the_environment_without_others(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = "https://search.example:9200/images"
+    monkeypatch.setenv("CAPSEARCH_BACKEND", cloud)
+    main(["ui"])
+    assert served.environment[BACKENDS_VARIABLE] == cloud
+    main(["ui", "--index", str(tmp_path)])
+    assert BACKENDS_VARIABLE not in served.environment
+    main(["ui", "--index", str(tmp_path), "--backend", "https://search.example/other"])
+    assert served.environment[BACKENDS_VARIABLE] == "https://search.example:9200/other"
+
+
+def test_an_address_with_a_password_is_not_passed_on(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ui", "--backend", "https://me:secret@search.example/images"]) == 2
+    assert "secret" not in "".join(capsys.readouterr())
 
 
 def test_the_printed_address_contains_a_new_token_at_every_start(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from capsearch.ui.commands.options import json_option
+from capsearch.ui.commands.interrupt import INTERRUPTED, stop_on_interrupt
+from capsearch.ui.commands.options import json_option, replicas_option, shards_option
 from capsearch.ui.opening import is_url
 from capsearch.ui.output.terminal import print_json, remark
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from capsearch.indexer.elastic.copy import CopySummary, Show
     from capsearch.indexer.progress import Progress
 
-INTERRUPTED = 130
 EXAMPLES = """\b
 Examples:
   capsearch copy ./images.index https://search.example:9200/images
@@ -38,37 +38,36 @@ was when it runs again. Into a cluster, copying again sends what has changed.
     is_flag=True,
     help="Replace a collection that was made with another model, once the new one is whole.",
 )
+@shards_option
+@replicas_option
 @click.option(
-    "--shards",
-    type=click.IntRange(1, 1024),
-    default=1,
-    show_default=True,
-    help="Parts of a new collection in a cluster.",
-)
-@click.option(
-    "--replicas",
+    "--load-replicas",
     type=click.IntRange(0, 16),
-    default=1,
-    show_default=True,
-    help="Copies of each part on other nodes of the cluster.",
+    show_default="as --replicas",
+    help="Replicas while a new collection is filled. 0 is faster, but with a node that is lost "
+    "meanwhile the load has to begin again.",
 )
 @json_option
 def command(
-    source: str, target: str, rebuild: bool, shards: int, replicas: int, as_json: bool
+    source: str,
+    target: str,
+    rebuild: bool,
+    shards: int,
+    replicas: int,
+    load_replicas: int | None,
+    as_json: bool,
 ) -> int:
     """Copy a collection from an index folder to Elasticsearch, or back, without encoding again."""
     if is_url(source) == is_url(target):
         raise click.UsageError("one of FROM and TO is a folder, the other https://HOST:9200/NAME")
-    from capsearch.ui.commands.index import stop_on_interrupt
     from capsearch.ui.output.progress import progress_bar
 
     with stop_on_interrupt() as stop, progress_bar() as bar:
         if is_url(source):
             summary = _from_cluster(source, Path(target), _shown(bar), stop)
         else:
-            summary = _to_cluster(
-                Path(source), target, _shown(bar), stop, rebuild, shards, replicas
-            )
+            sizes = {"shards": shards, "replicas": replicas, "load_replicas": load_replicas}
+            summary = _to_cluster(Path(source), target, _shown(bar), stop, rebuild, sizes)
     _report(summary, source, target, as_json)
     return INTERRUPTED if summary.interrupted else 0
 
@@ -79,8 +78,7 @@ def _to_cluster(
     show: Show,
     stop: threading.Event,
     rebuild: bool,
-    shards: int,
-    replicas: int,
+    sizes: Mapping[str, Any],
 ) -> CopySummary:
     from capsearch.indexer.elastic.client import Address
     from capsearch.indexer.elastic.copy import to_cluster
@@ -88,9 +86,7 @@ def _to_cluster(
 
     address = Address.parse(target)
     with Collection.open(source) as collection:
-        return to_cluster(
-            collection, address, show, stop, rebuild=rebuild, shards=shards, replicas=replicas
-        )
+        return to_cluster(collection, address, show, stop, rebuild=rebuild, **sizes)
 
 
 def _from_cluster(source: str, target: Path, show: Show, stop: threading.Event) -> CopySummary:

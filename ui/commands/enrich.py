@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from capsearch.ui.commands.index import INTERRUPTED, stop_on_interrupt
+from capsearch.ui.commands.interrupt import INTERRUPTED, stop_on_interrupt
 from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
 from capsearch.ui.output.enriched import report_enriched
 from capsearch.ui.output.terminal import print_json

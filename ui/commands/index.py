@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.commands.interrupt import INTERRUPTED, stop_on_interrupt
+from capsearch.ui.commands.options import (
+    backend_option,
+    index_option,
+    json_option,
+    replicas_option,
+    shards_option,
+)
+from capsearch.ui.opening import AnyCollection, Place, create_at, place_of
 from capsearch.ui.output.enriched import report_enriched
 from capsearch.ui.output.skipped import skipped_lines, why_nothing_was_added
 from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.enrichment import EnrichSummary
     from capsearch.indexer.pipeline import IndexOptions, IndexSummary
 
 SOMETHING_SKIPPED = 1
-INTERRUPTED = 130
 MAX_MEGAPIXELS = 178.95697  # encoders.image_files.MAX_PIXELS, which --help must not import
 NOTHING_TO_INDEX = "nothing to index: name a folder, e.g. `capsearch index ~/Pictures`"
+ONLY_ON_DISK = (
+    "the model writes captions and tags only into an index folder; `capsearch copy` takes them "
+    "to a cluster"
+)
 
 EXAMPLES = """\b
 Examples:
@@ -36,6 +41,7 @@ Examples:
   capsearch index images --captions coco.json    read captions from a file
   capsearch index images --index ./images.index  write a separate index
   capsearch index --prune                        delete what is known of deleted images
+  capsearch index images --backend https://search.example:9200/images    into Elasticsearch
 
 Only new and changed files are encoded; renamed and copied files reuse their vectors. Captions
 beside the images (NAME.txt, NAME.json, NAME.xmp) and inside them (EXIF, IPTC, XMP) are read too.
@@ -49,6 +55,9 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."
 )
 @index_option
+@backend_option
+@shards_option
+@replicas_option
 @click.option(
     "--model",
     metavar="NAME",
@@ -144,7 +153,7 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "--no-enrich",
     is_flag=True,
     help="Do not let the model write captions and tags, which it does once all images can be "
-    "searched. `capsearch enrich` does it later.",
+    "searched. `capsearch enrich` does it later. With --backend it never does.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
 @click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
@@ -152,6 +161,9 @@ Ctrl-C finishes the current batch and saves everything up to it.
 def command(
     paths: tuple[Path, ...],
     index_path: Path | None,
+    backend: str | None,
+    shards: int,
+    replicas: int,
     model: str | None,
     exclude: tuple[str, ...],
     follow_symlinks: bool,
@@ -175,11 +187,10 @@ def command(
     """
     from capsearch.encoders import models
     from capsearch.encoders.calibration.stored import is_calibrated
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.pipeline import IndexOptions
 
-    where = index_path_or_default(index_path)
-    if not paths and not where.exists():
+    where = place_of(index_path, backend)
+    if not paths and isinstance(where, Path) and not where.exists():
         raise click.UsageError(NOTHING_TO_INDEX)
     options = IndexOptions(
         exclude=exclude,
@@ -195,7 +206,8 @@ def command(
         decode_pixels=round(decode_budget * 1e6),
     )
     # Without a name, an existing index keeps the model it was made with.
-    with Collection.create(where, models.load(model) if model else None) as collection:
+    loaded = models.load(model) if model else None
+    with create_at(where, loaded, shards, replicas) as collection:
         _require_roots(collection, paths)
         if model and not is_calibrated(collection.model):
             remark(
@@ -214,15 +226,16 @@ def command(
     return INTERRUPTED if stopped else SOMETHING_SKIPPED if strict and summary.skipped else 0
 
 
-def _require_roots(collection: Collection, paths: tuple[Path, ...]) -> None:
-    if not paths and not collection.catalog.roots():
+def _require_roots(collection: AnyCollection, paths: tuple[Path, ...]) -> None:
+    if not paths and not collection.roots():
         raise click.UsageError(NOTHING_TO_INDEX)
 
 
 def _run(
-    collection: Collection, roots: tuple[Path, ...], options: IndexOptions, with_enrichment: bool
+    collection: AnyCollection, roots: tuple[Path, ...], options: IndexOptions, with_enrichment: bool
 ) -> tuple[IndexSummary, EnrichSummary | None]:
     """Vectors of all images first, then what the model writes about them, if it writes."""
+    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.enrichment import EnrichOptions, enrich
     from capsearch.indexer.pipeline import index
     from capsearch.ui.output.progress import progress_bar
@@ -230,6 +243,9 @@ def _run(
     with stop_on_interrupt() as stop, progress_bar() as show:
         summary = index(collection, roots, options, progress=show, stop=stop)
         if stop.is_set() or not with_enrichment or not collection.model.enricher():
+            return summary, None
+        if not isinstance(collection, Collection):
+            remark(ONLY_ON_DISK)
             return summary, None
         settings = EnrichOptions(
             batch_size=options.batch_size,
@@ -240,27 +256,7 @@ def _run(
         return summary, enrich(collection, settings, show, stop)
 
 
-@contextmanager
-def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals reach the main thread only
-        return
-
-    def first(signum: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        remark("finishing the current batch; Ctrl-C again to discard it")
-
-    before = signal.signal(signal.SIGINT, first)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
+def _report(summary: IndexSummary, where: Place, verbose: bool) -> None:
     for line in skipped_lines(summary.skipped, verbose):
         remark(line)
     counts = ", ".join(
@@ -285,4 +281,5 @@ def _report(summary: IndexSummary, where: Path, verbose: bool) -> None:
     if summary.interrupted:
         remark("run the same command again to continue")
     else:
-        remark(f'index: {where}; now try: capsearch query "..."')
+        option = f" --backend {where}" if isinstance(where, str) else ""
+        remark(f'index: {where}; now try: capsearch query "..."{option}')

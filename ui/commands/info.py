@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from capsearch.engine.errors import CapsearchError
-from capsearch.ui.commands.options import (
-    backend_option,
-    index_option,
-    index_path_or_default,
-    json_option,
-)
+from capsearch.ui.commands.options import backend_option, index_option, json_option
+from capsearch.ui.opening import place_of
 from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable, remark
 
 if TYPE_CHECKING:
@@ -57,13 +53,13 @@ def command(index_path: Path | None, backend: str | None, as_json: bool) -> None
 def _stats(
     index_path: Path | None, backend: str | None
 ) -> tuple[str, CollectionStats | ElasticStats]:
-    if backend is not None and index_path is None:
+    where = place_of(index_path, backend)
+    if isinstance(where, str):
         from capsearch.indexer.elastic import collection as elastic
 
-        return backend, elastic.read_stats(backend)
+        return where, elastic.read_stats(where)
     from capsearch.indexer.embedded import collection as embedded
 
-    where = index_path_or_default(index_path)
     return str(where), embedded.read_stats(where)
 
 

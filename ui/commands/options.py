@@ -27,6 +27,20 @@ backend_option: Callable[[F], F] = click.option(
     help="Collection in Elasticsearch, https://HOST:9200/NAME, in place of an index folder; see "
     "docs/cluster.md.  [default: $CAPSEARCH_BACKEND, unless --index is given]",
 )
+shards_option: Callable[[F], F] = click.option(
+    "--shards",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Parts of a new collection in a cluster.",
+)
+replicas_option: Callable[[F], F] = click.option(
+    "--replicas",
+    type=click.IntRange(0, 16),
+    default=1,
+    show_default=True,
+    help="Copies of each part of a new collection on other nodes of the cluster.",
+)
 json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
 )

@@ -196,7 +196,8 @@ def command(
     if as_json and as_paths:
         raise click.UsageError("choose one of --json and --paths")
     _check_sheet(sheet)
-    from capsearch.ui.opening import open_collection
+    from capsearch.encoders import models
+    from capsearch.ui.opening import open_at, place_of
 
     filters = Filters(
         folders=tuple(_absolute(folder) for folder in folders),
@@ -206,7 +207,8 @@ def command(
         caption_language=caption_lang,
         written_by=written_by,
     )
-    with open_collection(index_path, backend, model) as collection:
+    loaded = models.load(model) if model else None
+    with open_at(place_of(index_path, backend), loaded) as collection:
         engine = collection.engine()
         query = Query(
             text=_query_text(text),

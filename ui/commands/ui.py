@@ -19,11 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from capsearch.engine.errors import MissingExtra
 from capsearch.ui.commands.options import json_option
 from capsearch.ui.output.terminal import print_json, remark
 from capsearch.ui.web.settings import (
+    BACKENDS_VARIABLE,
     INDEXES_VARIABLE,
     LOOPBACK,
     PASSWORD_VARIABLE,
@@ -37,6 +39,7 @@ EXAMPLES = """\b
 Examples:
   capsearch ui
   capsearch ui --index ./images.index --index ./archive.index
+  capsearch ui --backend https://search.example:9200/images
   capsearch ui --port 9000 --no-browser
   CAPSEARCH_UI_PASSWORD=... capsearch ui --host 0.0.0.0 --allow-host photos.example.org
 
@@ -61,6 +64,16 @@ START_S, POLL_S = 60.0, 0.2
     metavar="DIR",
     help="Folder of an index that the page can search. Repeatable.  "
     "[default: $CAPSEARCH_INDEX, or your data directory]",
+)
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    envvar="CAPSEARCH_BACKEND",
+    metavar="URL",
+    help="Collection in Elasticsearch, https://HOST:9200/NAME, that the page can search; its "
+    "images must be reachable from here under the paths they were indexed with. Repeatable.  "
+    "[default: $CAPSEARCH_BACKEND, unless --index is given]",
 )
 @click.option(
     "--host",
@@ -109,6 +122,7 @@ START_S, POLL_S = 60.0, 0.2
 @json_option
 def command(
     indexes: tuple[Path, ...],
+    backends: tuple[str, ...],
     host: str,
     hosts: tuple[str, ...],
     password: str | None,
@@ -124,17 +138,30 @@ def command(
     if password is not None and not password.strip():
         raise click.UsageError("the password is empty")
     access = _access(host, hosts, password, allow_indexing)
+    backends = _backends(indexes, backends)
     if host not in LOOPBACK:
         remark("warning: images and password travel unencrypted; use a proxy with TLS in public")
     address = f"http://{_name_in_url(host)}:{port}/"
     if as_json:
-        indexed = [str(path.absolute()) for path in indexes]
+        indexed = [*(str(path.absolute()) for path in indexes), *backends]
         print_json({"url": _with_token(address, access.token), "indexes": indexed})
     else:
         click.echo(_with_token(address, access.token))
     if not no_browser:
         _open_browser(_with_token(address, access.launch_token), host, port)
-    return _serve(_arguments(host, port), _environment(indexes, timing_log, access))
+    environment = _environment(indexes, backends, timing_log, access)
+    return _serve(_arguments(host, port), environment)
+
+
+def _backends(indexes: tuple[Path, ...], backends: tuple[str, ...]) -> tuple[str, ...]:
+    """Those given; those of the environment only without --index. IndexProblem for a wrong URL,
+    which may hold a password that must not be passed on."""
+    from capsearch.indexer.elastic.client import Address
+
+    given = click.get_current_context().get_parameter_source("backends")
+    if indexes and given is not ParameterSource.COMMANDLINE:
+        return ()
+    return tuple(str(Address.parse(url)) for url in backends)
 
 
 def _access(
@@ -203,14 +230,19 @@ def _arguments(host: str, port: int) -> list[str]:
 
 
 def _environment(
-    indexes: tuple[Path, ...], timing_log: Path | None, access: AccessSettings
+    indexes: tuple[Path, ...],
+    backends: tuple[str, ...],
+    timing_log: Path | None,
+    access: AccessSettings,
 ) -> dict[str, str]:
-    """Environment variables for the page: access, indexes (unset: the default one), timing log."""
+    """Environment variables for the page: access, collections (unset: the default one), log."""
     environment = {**os.environ, **access.to_environment()}
     environment["STREAMLIT_SERVER_ENABLE_AGENT_API"] = "false"  # older versions do not know it
     if indexes:
         chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
         environment[INDEXES_VARIABLE] = chosen
+    if backends:
+        environment[BACKENDS_VARIABLE] = " ".join(backends)
     if timing_log is not None:
         environment[TIMING_VARIABLE] = str(timing_log.absolute())
     return environment

@@ -1,7 +1,7 @@
 """Captions and tags in the large view: in the reader's language, and who wrote them.
 
-A generated caption can be accepted, corrected or rejected by whoever may index: this writes to the
-index. A tag is a button that searches for images with it.
+A generated caption in an index folder can be accepted, corrected or rejected by whoever may index:
+this writes to the index. A tag is a button that searches for images with it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from capsearch.engine.records import GENERATED, Caption, Document, Tag
 from capsearch.indexer import reviewing
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.enriched import HAND
+from capsearch.ui.opening import AnyCollection
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web import access, session
@@ -25,7 +26,7 @@ MAX_TAGS = 24
 _FAILED = "review_failed"  # session: why the last click changed nothing
 
 
-def show(collection: Collection, texts: Texts, language: str, document: Document) -> None:
+def show(collection: AnyCollection, texts: Texts, language: str, document: Document) -> None:
     """Draw both; `language` is that of the page."""
     _captions(collection, texts, language, document)
     _tags(texts, language, document.tags)
@@ -44,7 +45,7 @@ def author(texts: Texts, caption: Caption) -> str:
     return texts.by_hand if caption.source == HAND else caption.source
 
 
-def _captions(collection: Collection, texts: Texts, language: str, document: Document) -> None:
+def _captions(collection: AnyCollection, texts: Texts, language: str, document: Document) -> None:
     st.caption(texts.captions)
     if not document.captions:
         st.text(texts.no_captions)
@@ -53,6 +54,8 @@ def _captions(collection: Collection, texts: Texts, language: str, document: Doc
         named = NAMES.get(caption.language, caption.language)
         line = printable(f"{named} · {author(texts, caption)}")
         st.container(key=f"quiet_caption_{at}").text(line)
+        if not isinstance(collection, Collection):
+            continue  # a cluster takes no reviews
         if caption.generated and access.may_index():
             _review(collection, texts, document.record.id, caption, at)
     failed = st.session_state.pop(_FAILED, None)

@@ -8,14 +8,14 @@ from pathlib import Path
 import streamlit as st
 
 from capsearch.engine.records import ImageRecord
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.ui.opening import AnyCollection
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
 from capsearch.ui.web import access, file_manager
 from capsearch.ui.web.originals import MAX_DOWNLOAD_BYTES, mime_type, original, read_original
 
 
-def show(texts: Texts, collection: Collection, record: ImageRecord) -> None:
+def show(texts: Texts, collection: AnyCollection, record: ImageRecord) -> None:
     """Draw the buttons. Whoever does not own this machine gets the path to copy instead."""
     path = original(collection, record)
     if path is None:

@@ -18,7 +18,7 @@ from capsearch.engine.records import (
     Tag,
     Unit,
 )
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.ui.opening import AnyCollection
 from capsearch.ui.output.scores import score_text
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import Texts
@@ -40,7 +40,9 @@ class Tile:
     file: Path | None
 
 
-def tiles_of_hits(collection: Collection, result: SearchResult, language: str) -> tuple[Tile, ...]:
+def tiles_of_hits(
+    collection: AnyCollection, result: SearchResult, language: str
+) -> tuple[Tile, ...]:
     """The hits of a search as tiles."""
     lines = [scores_line(hit.score, result.unit, hit.contributions) for hit in result.hits]
     matched = [hit.contributions.caption for hit in result.hits]
@@ -48,7 +50,7 @@ def tiles_of_hits(collection: Collection, result: SearchResult, language: str) -
 
 
 def tiles_of_documents(
-    collection: Collection,
+    collection: AnyCollection,
     documents: Sequence[Document],
     language: str,
     scores: Sequence[float] = (),
@@ -59,7 +61,7 @@ def tiles_of_documents(
 
 
 def _tiles(
-    collection: Collection,
+    collection: AnyCollection,
     documents: Sequence[Document],
     language: str,
     lines: Sequence[str],

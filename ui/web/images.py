@@ -10,8 +10,8 @@ from pathlib import Path
 from capsearch.encoders.preprocess import decode
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import ImageRecord, Pixels
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.thumbnails import thumbnail
+from capsearch.ui.opening import AnyCollection
 
 TILE_EDGE = 480
 LARGE_EDGE = 1460  # pixels; Streamlit would scale down anything wider in every run
@@ -19,7 +19,7 @@ MAX_UPLOAD_PIXELS = 60_000_000
 _WORKERS = 4
 
 
-def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
+def image_file(collection: AnyCollection, image_id: str, edge: int) -> Path | None:
     """A cached copy of an image of the collection; None when it cannot be shown.
 
     The id must be in the catalog and is never used as a path, so "../secret" and "/etc" are
@@ -29,9 +29,9 @@ def image_file(collection: Collection, image_id: str, edge: int) -> Path | None:
     return None if document is None else record_file(collection, document.record, edge)
 
 
-def record_file(collection: Collection, record: ImageRecord, edge: int) -> Path | None:
+def record_file(collection: AnyCollection, record: ImageRecord, edge: int) -> Path | None:
     """The same for an image whose record is at hand."""
-    if not inside(record.paths, collection.catalog.roots()):
+    if not inside(record.paths, collection.roots()):
         return None
     try:
         return thumbnail(collection.path, record, edge)
@@ -39,7 +39,9 @@ def record_file(collection: Collection, record: ImageRecord, edge: int) -> Path 
         return None
 
 
-def tile_files(collection: Collection, records: Sequence[ImageRecord]) -> tuple[Path | None, ...]:
+def tile_files(
+    collection: AnyCollection, records: Sequence[ImageRecord]
+) -> tuple[Path | None, ...]:
     """Thumbnails for a grid, in order; missing ones are created in parallel."""
     make = partial(record_file, collection, edge=TILE_EDGE)
     return tuple(_pool().map(make, records))
@@ -57,6 +59,6 @@ def inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
     return all(any(path.is_relative_to(root) for root in roots) for path in real)
 
 
-def upload_pixels(content: bytes, collection: Collection) -> Pixels:
+def upload_pixels(content: bytes, collection: AnyCollection) -> Pixels:
     """An uploaded image, preprocessed for the model; InvalidImage if it is none or too large."""
     return decode(content, collection.model.image.preprocess, MAX_UPLOAD_PIXELS).pixels

@@ -8,6 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from capsearch.engine.errors import IndexBusy
+from capsearch.ui.opening import Place
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
 from capsearch.ui.web.access import may_index
@@ -24,7 +25,7 @@ def background() -> Indexing:
     return Indexing()
 
 
-def header(texts: Texts, collections: Sequence[str], where: Path, library: Library | None) -> None:
+def header(texts: Texts, collections: Sequence[str], where: Place, library: Library | None) -> None:
     """The first line of the page: its name, the library panel and the page language."""
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.container(key="wordmark", width="content").text("capsearch")
@@ -42,24 +43,24 @@ def header(texts: Texts, collections: Sequence[str], where: Path, library: Libra
 
 
 def _library(
-    texts: Texts, collections: Sequence[str], where: Path, library: Library | None
+    texts: Texts, collections: Sequence[str], where: Place, library: Library | None
 ) -> None:
     st.selectbox(texts.collection, collections, key="collection", format_func=printable)
     if library is not None:
         st.caption(texts.images_count.format(count=f"{library.image_count():,}"))
-        st.text("\n".join(printable(str(root)) for root in library.collection.catalog.roots()))
+        st.text("\n".join(printable(str(root)) for root in library.collection.roots()))
     if may_index():
         _panel(texts, where, has_roots=library is not None)
     else:
         st.caption(texts.token_needed)
 
 
-def _panel(texts: Texts, where: Path, has_roots: bool) -> None:
+def _panel(texts: Texts, where: Place, has_roots: bool) -> None:
     running = background().status.state == "running"
     st.fragment(_status_or_form, run_every=POLL_S if running else None)(texts, where, has_roots)
 
 
-def _status_or_form(texts: Texts, where: Path, has_roots: bool) -> None:
+def _status_or_form(texts: Texts, where: Place, has_roots: bool) -> None:
     """The run in progress, or the form to start one; the whole page reruns when a run ends."""
     status = background().status
     current = (status.number, status.state)
@@ -74,7 +75,7 @@ def _status_or_form(texts: Texts, where: Path, has_roots: bool) -> None:
         st.rerun()
 
 
-def _form(texts: Texts, where: Path, has_roots: bool) -> None:
+def _form(texts: Texts, where: Place, has_roots: bool) -> None:
     folder = st.text_input(texts.add_folder, key="folder_to_index", help=texts.add_folder_help)
     with st.container(horizontal=True):
         if st.button(texts.add_folder_button, type="primary"):
@@ -83,7 +84,7 @@ def _form(texts: Texts, where: Path, has_roots: bool) -> None:
             _begin(texts, where, ())
 
 
-def _start(texts: Texts, where: Path, folder: str) -> None:
+def _start(texts: Texts, where: Place, folder: str) -> None:
     chosen = Path(folder.strip()).expanduser()
     if not folder.strip() or not chosen.is_dir():
         st.error(texts.not_a_folder)
@@ -91,7 +92,7 @@ def _start(texts: Texts, where: Path, folder: str) -> None:
     _begin(texts, where, (chosen.absolute(),))
 
 
-def _begin(texts: Texts, where: Path, roots: Sequence[Path]) -> None:
+def _begin(texts: Texts, where: Place, roots: Sequence[Path]) -> None:
     try:
         background().start(where, roots)
     except IndexBusy:

@@ -13,6 +13,7 @@ from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import IndexSummary, index
 from capsearch.indexer.progress import Progress
+from capsearch.ui.opening import Place, create_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Indexing:
         with self._lock:
             return self._status
 
-    def start(self, index_path: Path, roots: Sequence[Path]) -> threading.Thread:
+    def start(self, place: Place, roots: Sequence[Path]) -> threading.Thread:
         """Index `roots`, or the folders indexed before if none are given.
 
         Raises IndexBusy while another run is in progress.
@@ -51,7 +52,7 @@ class Indexing:
             self._stop = threading.Event()
             self._status = Status("running", self._status.number + 1)
         worker = threading.Thread(
-            target=self._run, args=(index_path, tuple(roots), self._stop), daemon=True
+            target=self._run, args=(place, tuple(roots), self._stop), daemon=True
         )
         worker.start()
         return worker
@@ -60,18 +61,22 @@ class Indexing:
         """End the run after the current batch."""
         self._stop.set()
 
-    def _run(self, index_path: Path, roots: Sequence[Path], stop: threading.Event) -> None:
+    def _run(self, place: Place, roots: Sequence[Path], stop: threading.Event) -> None:
         try:
-            with Collection.create(index_path) as collection:
-                chosen = roots or collection.catalog.roots()
+            with create_at(place) as collection:
+                chosen = roots or collection.roots()
                 summary = index(collection, chosen, progress=self._show, stop=stop)
-                if collection.model.enricher() and not stop.is_set():
-                    enrich(collection, progress=self._show, stop=stop)
+                if isinstance(collection, Collection) and not stop.is_set():  # not in a cluster
+                    self._enrich(collection, stop)
             self._update(state="done", summary=summary)
         except CapsearchError as error:
             self._update(state="failed", error=str(error))
         except Exception as error:  # nothing above a thread would report it
             self._update(state="failed", error=f"{type(error).__name__}: {error}")
+
+    def _enrich(self, collection: Collection, stop: threading.Event) -> None:
+        if collection.model.enricher():
+            enrich(collection, progress=self._show, stop=stop)
 
     def _show(self, progress: Progress) -> None:
         self._update(progress=progress)

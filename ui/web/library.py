@@ -12,14 +12,15 @@ import streamlit as st
 from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.records import Facets
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.embedded.collection import CATALOG, Collection, default_index_path
-from capsearch.ui.web.settings import INDEXES_VARIABLE
+from capsearch.indexer.embedded.collection import CATALOG, default_index_path
+from capsearch.ui.opening import AnyCollection, Place, open_at
+from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXES_VARIABLE
 
 
 class Library:
     """An open collection."""
 
-    def __init__(self, collection: Collection) -> None:
+    def __init__(self, collection: AnyCollection) -> None:
         self.collection = collection
 
     def engine(self) -> SearchEngine:
@@ -35,25 +36,30 @@ class Library:
         return len(self.collection.backend)
 
 
-def available_indexes() -> Mapping[str, Path]:
+def available_indexes() -> Mapping[str, Place]:
     """The collections to choose from, by name. A URL can open these and no others."""
-    chosen = os.environ.get(INDEXES_VARIABLE, "")
-    paths = [Path(path) for path in chosen.split(os.pathsep) if path] or [default_index_path()]
-    unique = list(dict.fromkeys(path.absolute() for path in paths))
-    names = Counter(path.name for path in unique)
-    return {path.name if names[path.name] == 1 else str(path): path for path in unique}
+    folders = os.environ.get(INDEXES_VARIABLE, "").split(os.pathsep)
+    places: list[Place] = [Path(path).absolute() for path in folders if path]
+    places += os.environ.get(BACKENDS_VARIABLE, "").split()
+    unique = list(dict.fromkeys(places or [default_index_path().absolute()]))
+    names = Counter(_name(place) for place in unique)
+    return {_name(place) if names[_name(place)] == 1 else str(place): place for place in unique}
 
 
-def open_library(path: Path) -> Library:
-    """The collection at `path`, opened now or before; raises what Collection.open raises."""
-    inode = _catalog_inode(path)
-    library = _opened(str(path), inode)
+def open_library(place: Place) -> Library:
+    """The collection at a place, opened now or before; raises what open_at raises."""
+    inode = _catalog_inode(place) if isinstance(place, Path) else 0
+    library = _opened(place, inode)
     try:
         library.collection.require_same_model()
     except ModelMismatch:  # rebuilt with another model since it was opened
         _opened.clear()
-        library = _opened(str(path), inode)
+        library = _opened(place, inode)
     return library
+
+
+def _name(place: Place) -> str:
+    return place.rpartition("/")[2] if isinstance(place, str) else place.name
 
 
 def _catalog_inode(path: Path) -> int:
@@ -65,5 +71,5 @@ def _catalog_inode(path: Path) -> int:
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def _opened(path: str, inode: int) -> Library:
-    return Library(Collection.open(Path(path)))
+def _opened(place: Place, inode: int) -> Library:
+    return Library(open_at(place))

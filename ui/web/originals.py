@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from capsearch.engine.records import ImageRecord
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.ui.opening import AnyCollection
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.web.images import inside
 
@@ -25,14 +25,14 @@ _COLUMNS = ("path", "width", "height", "size_bytes", "format", "taken_at")
 _LEFT_OUT = "left out.txt"
 
 
-def original(collection: Collection, record: ImageRecord) -> Path | None:
+def original(collection: AnyCollection, record: ImageRecord) -> Path | None:
     """The image's first file that is still there; None if there is none."""
-    roots = collection.catalog.roots()
+    roots = collection.roots()
     paths = (Path(path) for path in record.paths if inside([path], roots))
     return next((path for path in paths if path.is_file()), None)
 
 
-def read_original(collection: Collection, record: ImageRecord) -> bytes:
+def read_original(collection: AnyCollection, record: ImageRecord) -> bytes:
     """The bytes of the original, looked up now; FileNotFoundError if it is gone."""
     path = original(collection, record)
     if path is None:
@@ -46,7 +46,7 @@ def mime_type(path: Path) -> str:
     return guessed if guessed.startswith("image/") else "application/octet-stream"
 
 
-def records_of(collection: Collection, image_ids: Sequence[str]) -> tuple[ImageRecord, ...]:
+def records_of(collection: AnyCollection, image_ids: Sequence[str]) -> tuple[ImageRecord, ...]:
     """The records of images in this order; those no longer in the collection are left out."""
     found = collection.backend.lookup(image_ids)
     return tuple(found[one].record for one in image_ids if one in found)
@@ -75,7 +75,7 @@ def total_bytes(records: Sequence[ImageRecord]) -> int:
 
 
 def zip_originals(
-    collection: Collection, records: Sequence[ImageRecord], max_bytes: int = MAX_DOWNLOAD_BYTES
+    collection: AnyCollection, records: Sequence[ImageRecord], max_bytes: int = MAX_DOWNLOAD_BYTES
 ) -> bytes:
     """A zip of the originals. Files that are gone or no longer fit are listed inside it."""
     left_out: list[str] = []

@@ -9,7 +9,7 @@ from functools import partial
 import streamlit as st
 
 from capsearch.engine.records import ImageRecord
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.ui.opening import AnyCollection
 from capsearch.ui.texts import Texts
 from capsearch.ui.web import grid, session
 from capsearch.ui.web.originals import (
@@ -24,7 +24,7 @@ from capsearch.ui.web.originals import (
 _MB = 1_000_000
 
 
-def draw_grid(collection: Collection, tiles: Sequence[grid.Tile], texts: Texts) -> None:
+def draw_grid(collection: AnyCollection, tiles: Sequence[grid.Tile], texts: Texts) -> None:
     """Draw the grid; in selection mode with the exports above it, and other clicks."""
     if not st.session_state.get("selecting"):
         grid.draw(tiles, texts, "grid", session.open_image)
@@ -38,7 +38,7 @@ def draw_grid(collection: Collection, tiles: Sequence[grid.Tile], texts: Texts) 
 
 
 def _bar(
-    collection: Collection, chosen: Sequence[ImageRecord], shown: tuple[str, ...], texts: Texts
+    collection: AnyCollection, chosen: Sequence[ImageRecord], shown: tuple[str, ...], texts: Texts
 ) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="selection"):
         st.text(texts.selected_count.format(count=len(chosen)), width="content")
@@ -48,7 +48,7 @@ def _bar(
             _exports(collection, chosen, texts)
 
 
-def _exports(collection: Collection, chosen: Sequence[ImageRecord], texts: Texts) -> None:
+def _exports(collection: AnyCollection, chosen: Sequence[ImageRecord], texts: Texts) -> None:
     """Each export is made when it is clicked."""
     too_large = total_bytes(chosen) > MAX_DOWNLOAD_BYTES
     pack = partial(zip_originals, collection, chosen)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # addresses that only this machine can reach
 INDEXES_VARIABLE = "CAPSEARCH_UI_INDEXES"  # index folders, os.pathsep between them
+BACKENDS_VARIABLE = "CAPSEARCH_UI_BACKENDS"  # URLs of collections, spaces between them
 TOKEN_VARIABLE = "CAPSEARCH_UI_TOKEN"
 LAUNCH_VARIABLE = "CAPSEARCH_UI_LAUNCH_TOKEN"
 PASSWORD_VARIABLE = "CAPSEARCH_UI_PASSWORD"
