@@ -26,7 +26,7 @@ from capsearch.engine.errors import CapsearchError
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Pixels, Vectors
 from capsearch.indexer.embedded import nearest
-from capsearch.indexer.embedded.backend import MIN_DEPTH
+from capsearch.indexer.embedded.ranking import MIN_DEPTH
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -172,7 +172,7 @@ def measure_search(settings: Settings) -> Iterator[Measurement]:
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
     """The vector index of `capsearch query`, compared with brute force in numpy."""
-    index = nearest.build(vectors)
+    index = nearest.build(vectors, lambda: nearest.coded(vectors))
     queries = cycle(synthetic.vectors(repeats + 1, vectors.shape[1], seed=1))
     actions: dict[str, Callable[[], object]] = {
         "numpy": lambda: brute_force(vectors, next(queries), TOP),

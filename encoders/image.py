@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.model_folder import Arrays
+from capsearch.encoders.tuning import SAFE, Tuning, chunks, tuned
 from capsearch.engine.records import Pixels, Vectors
 from capsearch.engine.vectors import as_document, unit
 
@@ -41,7 +44,10 @@ class Backbone:
         return squash(image, self.input_size, self.resample)
 
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
-        """(N, F) features of preprocessed images; ValueError for another shape or type."""
+        """(N, F) features of preprocessed images; ValueError for another shape or type.
+
+        Many images are encoded in the way that is fastest on this machine (encoders.tuning).
+        """
         if not pixels:
             return np.zeros((0, self.dimension), np.float32)
         batch = np.stack(pixels)  # (N, S, S, 3)
@@ -50,20 +56,51 @@ class Backbone:
             raise ValueError(
                 f"images must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
             )
-        (features,) = self._session.run(None, {"pixels": batch})
-        return np.asarray(features, np.float32)
+        return self._encode(batch, SAFE if len(batch) <= SAFE.batch else self._tuning)
+
+    def _encode(self, batch: NDArray[np.uint8], tuning: Tuning) -> Vectors:
+        session = self._session if tuning.workers == 1 else self._one_thread_session
+
+        def run(part: slice) -> Vectors:
+            (features,) = session.run(None, {"pixels": batch[part]})
+            return np.asarray(features, np.float32)
+
+        parts = chunks(len(batch), tuning.batch)
+        if tuning.workers == 1:
+            return np.concatenate([run(part) for part in parts])
+        with ThreadPoolExecutor(tuning.workers, "encode") as pool:
+            return np.concatenate([*pool.map(run, parts)])
+
+    @cached_property
+    def _tuning(self) -> Tuning:
+        import onnxruntime
+
+        pixels = np.zeros((64, self.input_size, self.input_size, 3), np.uint8)
+
+        def run(tuning: Tuning, count: int) -> None:
+            self._encode(np.resize(pixels, (count, *pixels.shape[1:])), tuning)
+
+        return tuned(f"{self.name}@{self.digest}, ONNX Runtime {onnxruntime.__version__}", run)
 
     @cached_property
     def _session(self) -> Any:
         return open_session(self.path)
 
+    @cached_property
+    def _one_thread_session(self) -> Any:
+        return open_session(self.path, threads=1)
 
-def open_session(model: Path | bytes) -> Any:
-    """An ONNX Runtime session with every execution provider that is installed."""
+
+def open_session(model: Path | bytes, threads: int = 0) -> Any:
+    """An ONNX Runtime session with every execution provider that is installed.
+
+    `threads` is how many work on one batch; 0 is one a core.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads
     # Idle workers must not spin: images are decoded on the same cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(

@@ -85,19 +85,15 @@ class SqliteCatalog:
                 found[image_id][key] = value
         return found
 
-    def select(
-        self, filters: Filters, columns: str = "id", *more: tuple[str, Sequence[object]]
-    ) -> list[Any]:
-        """Columns of images (`i`) that pass filters and (condition, values), and have a file."""
-        conditions, values = _where(filters)
-        conditions = " AND ".join([conditions, *(condition for condition, _ in more)])
-        values += [value for _, operands in more for value in operands]
-        return self.rows(f"SELECT {columns} FROM images i WHERE {conditions}", values)
+    def select(self, filters: Filters) -> list[Any]:
+        """(id,) of the images that pass filters and have a file."""
+        conditions, values = where(filters)
+        return self.rows(f"SELECT id FROM images i WHERE {conditions}", values)
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
-        conditions, values = _where(filters)
-        for condition, operands in self._few(filters):
+        conditions, values = where(filters)
+        for condition, operands in self.few(filters, _FEW):
             conditions += f" AND {condition}"
             values += operands
         # NULL sorts as the least: undated images come last without saying so, by index.
@@ -107,13 +103,14 @@ class SqliteCatalog:
         )
         return tuple(row[0] for row in self.rows(sql, [*values, limit, offset]))
 
-    def _few(self, filters: Filters) -> Iterator[tuple[str, list[object]]]:
-        """Conditions that only few images pass, in the form that looks these up.
+    def few(self, filters: Filters, limit: int) -> Iterator[tuple[str, list[object]]]:
+        """Conditions that less than `limit` images pass, in the form that looks these up.
 
-        Without them SQLite walks through all images by date until the page is full.
+        Without them SQLite walks through all images.
         """
         for source, operands in _sources(filters):
-            if len(self.rows(f"SELECT 1 {source} LIMIT {_FEW}", operands)) < _FEW:
+            sql = f"SELECT count(*) FROM (SELECT 1 {source} LIMIT {limit})"
+            if self.rows(sql, operands)[0][0] < limit:
                 yield f"i.id IN (SELECT image_id {source})", operands
 
     def array(self, name: str, table: str = "arrays") -> VectorFile:
@@ -215,7 +212,7 @@ def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
     return ImageRecord(image_id, tuple(paths), width, height, size_bytes, kind, taken_at)
 
 
-def _where(filters: Filters) -> tuple[str, list[object]]:
+def where(filters: Filters) -> tuple[str, list[object]]:
     """A condition on images `i`: they have a file and pass the filters."""
     conditions = ["EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"]
     values: list[object] = []
@@ -232,11 +229,7 @@ def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
         yield "EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND label = ?)", [label]
-    if filters.taken_from is not None:
-        yield "taken_at >= ?", [filters.taken_from.isoformat()]
-    if filters.taken_until is not None:
-        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
-        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
+    yield from _dates(filters)
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
 
@@ -257,6 +250,18 @@ def _sources(filters: Filters) -> Iterator[tuple[str, list[object]]]:
         yield f"FROM files WHERE {ranges}", bounds
     if filters.caption_language is not None:
         yield "FROM captions WHERE language = ?", [filters.caption_language]
+    if dates := [*_dates(filters)]:
+        conditions = " AND ".join(condition for condition, _ in dates)
+        values = [value for _, operands in dates for value in operands]
+        yield f"FROM (SELECT id AS image_id FROM images WHERE {conditions})", values
+
+
+def _dates(filters: Filters) -> Iterator[tuple[str, list[object]]]:
+    if filters.taken_from is not None:
+        yield "taken_at >= ?", [filters.taken_from.isoformat()]
+    if filters.taken_until is not None:
+        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
+        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
 
 
 def _caption_condition(filters: Filters) -> tuple[str, list[object]]:

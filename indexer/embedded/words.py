@@ -53,6 +53,13 @@ def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str]]:
     return "i.number IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,)
 
 
+def occurrences(catalog: SqliteCatalog, phrases: Sequence[Sequence[str]], limit: int) -> int:
+    """In how many documents all of these occur, counted up to `limit`."""
+    _, values = with_phrases(phrases)
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {limit})"
+    return int(catalog.rows(sql, values)[0][0])
+
+
 def update_words(writer: CatalogWriter, words_of: Callable[[str], Sequence[str]]) -> Iterator[None]:
     """Indexes the words of images that something was written about; yields after each batch."""
     while stale := writer.stale_words(_BATCH):
