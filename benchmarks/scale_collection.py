@@ -45,9 +45,15 @@ def ensure(model: Model, count: int, report: Callable[[str], None]) -> Path:
     return folder
 
 
+def caption_languages(model: Model) -> tuple[str, ...]:
+    """The languages of an image's captions, in the order of their rows."""
+    languages = [one for one in synthetic.WORDS if one in model.text.languages]
+    return tuple(languages[at % len(languages)] for at in range(CAPTIONS_PER_IMAGE))
+
+
 def image_id(number: int) -> str:
     """As of a file's content: without any order."""
-    return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=16).hexdigest()
+    return hashlib.blake2b(number.to_bytes(8, "big", signed=True), digest_size=16).hexdigest()
 
 
 def _make(folder: Path, model: Model, count: int) -> None:
@@ -126,12 +132,10 @@ def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
 
 
 def _texts(model: Model) -> Sequence[Sequence[tuple[str, str, str]]]:
-    """(language, sentence, its tokens) of each of CAPTIONS_PER_IMAGE languages."""
-    languages = [one for one in synthetic.WORDS if one in model.text.languages]
-    chosen = [languages[at % len(languages)] for at in range(CAPTIONS_PER_IMAGE)]
+    """(language, sentence, its tokens) for each caption of an image."""
     return [
         [(one, text, " ".join(model.text.words(text))) for text in synthetic.sentences(one)]
-        for one in chosen
+        for one in caption_languages(model)
     ]
 
 

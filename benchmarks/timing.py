@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-Unit = Literal["ms", "1/s"]
+Unit = Literal["ms", "1/s", "s", "MB", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ def rate(part: str, name: str, counts: Sequence[int], seconds: Sequence[float]) 
     rates = np.divide(counts, seconds)
     p50, p95 = np.percentile(rates, [50, 5])
     return Measurement(part, name, "1/s", float(p50), float(p95), len(seconds))
+
+
+def figure(part: str, name: str, unit: Unit, value: float) -> Measurement:
+    """A single figure that is neither a latency nor a rate."""
+    return Measurement(part, name, unit, value, value, 1)
 
 
 def machine() -> Mapping[str, object]:

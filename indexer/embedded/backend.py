@@ -52,7 +52,7 @@ class EmbeddedBackend:
             return ()
 
         def page() -> tuple[Found, ...]:
-            allowed = Allowed.by(self.catalog, filters, query.phrases)
+            allowed = Allowed.by(self.catalog, filters, query.phrases, len(self))
             matches = words.match(self.catalog, query.words, len(self))
             search = Search(self.catalog, self._open(), query, matches, allowed)
             ranked = search.ranked(offset + limit)

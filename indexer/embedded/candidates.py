@@ -16,8 +16,10 @@ from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
 from capsearch.indexer.embedded.words import WordMatches
 
 HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
-_FEW = 20_000  # documents that pass a filter: these alone are compared
+# Documents that pass a filter: these alone are compared, if they are not many of all.
+_FEW, _FEW_SHARE = 5_000, 1 / 20
 _SCORED = 2_000  # of these, all are scored
+_CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
 _DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
 
 
@@ -69,18 +71,19 @@ class Allowed:
 
     @classmethod
     def by(
-        cls, catalog: SqliteCatalog, filters: Filters, phrases: Sequence[Sequence[str]]
+        cls, catalog: SqliteCatalog, filters: Filters, phrases: Sequence[Sequence[str]], of: int
     ) -> Allowed:
-        """Documents that pass the filters and in which the phrases occur."""
+        """Documents, of so many, that pass the filters and in which the phrases occur."""
         if not filters and not phrases:
             return cls()
         if phrases and not catalog.has_words():
             return cls(few=np.empty(0, np.int64))
-        few: list[tuple[str, Sequence[object]]] = [*catalog.few(filters, _FEW)]
+        most = max(_SCORED, min(_FEW, int(of * _FEW_SHARE)))
+        few: list[tuple[str, Sequence[object]]] = [*catalog.few(filters, most)]
         rare = bool(few)
         if phrases:
             few.append(words.with_phrases(phrases))
-            rare |= words.occurrences(catalog, phrases, _FEW) < _FEW
+            rare |= words.occurrences(catalog, phrases, most) < most
         conditions = [where(filters), *few]
         checked = cls(
             (
@@ -148,7 +151,8 @@ def gather(
         parts.append(found)
     if query.caption is not None:
         rows, captions = arrays.captions, None if few is None else _captions_of(catalog, few)
-        found = _top(query.caption, rows, arrays.nearest_captions, captions, depth)
+        deep = depth * _CAPTIONS_PER_IMAGE
+        found = _top(query.caption, rows, arrays.nearest_captions, captions, deep)
         every = len(rows) if captions is None else len(captions)
         most = max([0.0, *query.caption_offsets.values()])
         highest["caption"] = _least(query.caption, rows, found, every) + most

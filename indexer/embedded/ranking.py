@@ -24,7 +24,7 @@ from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.words import WordMatches
 
-MIN_DEPTH = 400  # candidates by each source; with codes, enough for recall@10 of .99 and more
+MIN_DEPTH = 200  # images, and twice as many captions; docs/scale.md has their recall
 _DEEPER = 4  # times as many, where these did not settle the page
 _OVERSAMPLING = 4  # candidates for each hit that they may settle
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
