@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.model_folder import Arrays
-from capsearch.encoders.tuning import SAFE, Tuning, chunks, tuned
+from capsearch.encoders.tuning import SAFE, TUNED_AFTER, Tuning, chunks, tuned
 from capsearch.engine.records import Pixels, Vectors
 from capsearch.engine.vectors import as_document, unit
 
@@ -46,7 +47,7 @@ class Backbone:
     def features(self, pixels: Sequence[Pixels]) -> Vectors:
         """(N, F) features of preprocessed images; ValueError for another shape or type.
 
-        Many images are encoded in the way that is fastest on this machine (encoders.tuning).
+        After some hundred images it is worth to know the fastest way (encoders.tuning).
         """
         if not pixels:
             return np.zeros((0, self.dimension), np.float32)
@@ -56,7 +57,9 @@ class Backbone:
             raise ValueError(
                 f"images must be {expected} uint8, not {batch.shape[1:]} {batch.dtype}"
             )
-        return self._encode(batch, SAFE if len(batch) <= SAFE.batch else self._tuning)
+        self._encoded["images"] += len(batch)
+        worth_it = self._encoded["images"] > TUNED_AFTER and len(batch) > 1
+        return self._encode(batch, self._tuning if worth_it else SAFE)
 
     def _encode(self, batch: NDArray[np.uint8], tuning: Tuning) -> Vectors:
         session = self._session if tuning.workers == 1 else self._one_thread_session
@@ -70,6 +73,10 @@ class Backbone:
             return np.concatenate([run(part) for part in parts])
         with ThreadPoolExecutor(tuning.workers, "encode") as pool:
             return np.concatenate([*pool.map(run, parts)])
+
+    @cached_property
+    def _encoded(self) -> Counter[str]:
+        return Counter()
 
     @cached_property
     def _tuning(self) -> Tuning:

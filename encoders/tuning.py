@@ -32,6 +32,7 @@ class Tuning:
 
 
 SAFE = Tuning(batch=8, workers=1)
+TUNED_AFTER = 256  # images in one process; measuring takes as long as encoding as many
 
 
 def candidates(cores: int) -> tuple[Tuning, ...]:

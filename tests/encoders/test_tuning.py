@@ -67,6 +67,7 @@ def test_one_core_tries_one_batch_at_a_time():
 def test_features_do_not_depend_on_the_way_they_are_encoded(monkeypatch):
     from capsearch.encoders import image, models
 
+    monkeypatch.setattr(image, "TUNED_AFTER", 0)
     backbone = models.load_backbone("lite0")
     size = backbone.input_size
     pixels = [
@@ -77,3 +78,18 @@ def test_features_do_not_depend_on_the_way_they_are_encoded(monkeypatch):
         monkeypatch.setattr(image, "tuned", lambda key, run, way=way: way)
         found.append(models.load_backbone("lite0").features(pixels))
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+def test_few_images_are_not_worth_a_measurement(monkeypatch):
+    from capsearch.encoders import image, models
+
+    monkeypatch.setattr(image, "TUNED_AFTER", 4)
+    asked = []
+    monkeypatch.setattr(image, "tuned", lambda key, run: asked.append(key) or Tuning(2, 1))
+    backbone = models.load_backbone("lite0")
+    pixels = [np.zeros((backbone.input_size, backbone.input_size, 3), np.uint8)] * 3
+    backbone.features(pixels)
+    assert asked == []
+    backbone.features(pixels)
+    backbone.features(pixels)
+    assert len(asked) == 1

@@ -47,6 +47,7 @@ class TestStepByStep(TestEmbedded):
     def _shallow(self, monkeypatch):
         monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
         monkeypatch.setattr(candidates, "_SCORED", 0)
+        monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
 
 
 class TestManyPassTheFilters(TestStepByStep):
@@ -106,6 +107,7 @@ def test_candidates_step_by_step_give_what_scoring_everything_gives(
     monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
     monkeypatch.setattr(candidates, "_SCORED", 0)
     monkeypatch.setattr(candidates, "_FEW", few)
+    monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
     documents, vectors, captions = written
     everything = FakeBackend({one.record.id: one for one in documents}, vectors, captions)
     caption = None if fusion == SingleSource("image") else np.array([0, 1, 1], np.float32)
