@@ -24,14 +24,21 @@ def best(
     by_image = _scores(images, visual)  # (N, Q)
     if queries[0].caption is None:
         return [
-            _top(one, Evidence.of(len(images), image=by_image[:, at]))
+            _top(one, Evidence.of(len(images), image=by_image[:, at].astype(float)))
             for at, one in enumerate(queries)
         ]
     textual = np.stack([one.caption for one in queries if one.caption is not None])
     offsets = [[one.caption_offsets.get(lang, 0.0) for one in queries] for lang in languages]
     by_caption = _best_of_each(_scores(captions, textual), np.array(offsets, np.float32))
     return [
-        _top(one, Evidence.of(len(images), image=by_image[:, at], caption=by_caption[:, at]))
+        _top(
+            one,
+            Evidence.of(
+                len(images),
+                image=by_image[:, at].astype(float),
+                caption=by_caption[:, at].astype(float),
+            ),
+        )
         for at, one in enumerate(queries)
     ]
 
