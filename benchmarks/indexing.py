@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -117,9 +118,9 @@ def time_peer(files: Sequence[ImageFile], label: str) -> Measurement:
     from capsearch.benchmarks.vit import TorchLoop
 
     loop, paths = TorchLoop(), [Path(file.path) for file in files]
-    taken = rounds(
-        {str(batch): lambda batch=batch: loop.encode(paths, batch) for batch in PEER_BATCHES}, 1
-    )
+    ways = {str(batch): partial(loop.encode, paths, batch) for batch in PEER_BATCHES}
+    loop.encode(paths[:1], 1)  # allocates
+    taken = rounds(ways, repeats=1, warm_up=0)
     batch, [seconds] = min(taken.items(), key=lambda item: item[1][0])
     return rate(PART, f"{label}: ViT-B/32 in torch, batches of {batch}", [len(files)], [seconds])
 

@@ -81,7 +81,8 @@ def search(folder: Path, name: str | None, count: int) -> Searched:
         engine = collection.engine()
         engine.backend.search(queries["cm"][0], Filters(), 1)
         opened = perf_counter() - started
-        times, found = {}, {}
+        times: dict[str, Times] = {}
+        found: dict[Mode, list[tuple[str, ...]]] = {}
         for mode in MODES:
             times[mode], found[mode] = ask(engine, queries[mode], Filters())
         for percent in SHARES:

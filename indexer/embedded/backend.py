@@ -30,6 +30,7 @@ class EmbeddedBackend:
         self.catalog = catalog
         self._arrays: OpenArrays | None = None
         self._opening = threading.Lock()
+        self._words = words.WordCounts()
         self._facets: Counted | None = None
         self._count: tuple[int, int] | None = None
 
@@ -53,7 +54,7 @@ class EmbeddedBackend:
 
         def page() -> tuple[Found, ...]:
             allowed = Allowed.by(self.catalog, filters, query.phrases, len(self))
-            matches = words.match(self.catalog, query.words, len(self))
+            matches = words.match(self.catalog, query.words, len(self), self._words)
             search = Search(self.catalog, self._open(), query, matches, allowed)
             ranked = search.ranked(offset + limit)
             if ranked and ranked[0].score < query.min_best:

@@ -16,6 +16,7 @@ from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
 _BATCH = 2048  # images
+_MAX_KNOWN = 10_000  # words whose counts are remembered
 MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
@@ -32,13 +33,33 @@ class WordMatches:
         return self.weights.get(number, 0.0) / self.total if self.total else 0.0
 
 
-def match(catalog: SqliteCatalog, words: Sequence[str], documents: int) -> WordMatches:
+class WordCounts:
+    """In how many documents words occur. SQLite reads through all of them to count."""
+
+    def __init__(self) -> None:
+        self._revision, self._known = -1, dict[str, int]()
+
+    def of(self, catalog: SqliteCatalog, words: Sequence[str]) -> dict[str, int]:
+        """The counts as of the catalog's revision, each counted once; 0 for an unknown word."""
+        revision = catalog.revision()
+        if revision != self._revision or len(self._known) > _MAX_KNOWN:
+            self._revision, self._known = revision, {}
+        sql, known = "SELECT doc FROM words_vocab WHERE term = ?", self._known
+        for word in (one for one in words if one not in known):
+            rows = catalog.rows(sql, (word,))
+            known[word] = int(rows[0][0]) if rows else 0
+        return {word: known[word] for word in words}
+
+
+def match(
+    catalog: SqliteCatalog, words: Sequence[str], documents: int, known: WordCounts
+) -> WordMatches:
     """Where the words of a query occur: nowhere in a catalog that has no words yet."""
     if not words or not catalog.has_words():
         return WordMatches({}, 0.0)
-    counts = _counts(catalog, words)
-    weights = {word: word_weight(documents, counts.get(word, 0)) for word in words}
-    rare = [word for word in words if is_rare(documents, counts.get(word, 0))]
+    counts = known.of(catalog, words)
+    weights = {word: word_weight(documents, counts[word]) for word in words}
+    rare = [word for word in words if is_rare(documents, counts[word])]
     found: dict[int, float] = defaultdict(float)
     for word in sorted(rare, key=lambda one: (counts[one], one))[:MAX_WORDS]:
         sql = "SELECT rowid FROM words WHERE words MATCH ?"
@@ -93,10 +114,3 @@ def _path_text(path: str) -> str:
 def _quoted(words: Sequence[str]) -> str:
     """An FTS5 phrase; a folded token holds no quotation mark, but who knows."""
     return '"' + " ".join(word.replace('"', "") for word in words) + '"'
-
-
-def _counts(catalog: SqliteCatalog, words: Sequence[str]) -> dict[str, int]:
-    """In how many documents each word occurs; those that occur in none are left out."""
-    sql = "SELECT doc FROM words_vocab WHERE term = ?"
-    found = {word: catalog.rows(sql, (word,)) for word in words}
-    return {word: int(rows[0][0]) for word, rows in found.items() if rows}
