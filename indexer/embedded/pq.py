@@ -24,7 +24,7 @@ _CENTRES = 16  # of each
 # One list up to here: scanning 300,000 rows takes 2 ms. Above, a list for every 16,000 rows.
 _LISTED_ROWS, _ROWS_PER_LIST = 300_000, 16_000
 _TRAINING_ROWS = 16_384
-_MIN_PROBES, _PROBED_SHARE = 24, 1 / 3  # of the lists; measured, docs/scale.md
+_MIN_PROBES, _PROBED_SHARE = 24, 1 / 4  # of the lists; measured, docs/scale.md
 _PROBED_DEPTH = 64  # all lists are scanned for more than one of so many rows
 _OUTGROWN_BY = 4  # times as many lists would suit
 

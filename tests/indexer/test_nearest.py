@@ -72,7 +72,7 @@ def test_with_lists_more_rows_can_be_asked_for_than_the_nearest_lists_hold(unit_
     monkeypatch.setattr(pq, "_ROWS_PER_LIST", 60)
     monkeypatch.setattr(pq, "_MIN_PROBES", 1)
     search = CodeSearch(unit_rows[:3000], coded(unit_rows[:3000]))
-    assert search.codes.shape.lists == 50 and search.codes.probes == 16
+    assert search.codes.shape.lists == 50 and search.codes.probes == 12
     assert sorted(search.top(unit_rows[0], 3000).tolist()) == list(range(3000))
 
 
