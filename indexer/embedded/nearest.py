@@ -21,6 +21,9 @@ from capsearch.indexer.embedded.pq import Codes, faiss
 # converted first.
 EXACT_ROWS = {np.dtype("<f4"): 20_000, np.dtype("<f2"): 8_000}
 
+# Codes find the best ten among some hundred, but not all of the last of these.
+_OVERSAMPLING = 2
+
 
 class Nearest(Protocol):
     """Finds candidate rows."""
@@ -52,12 +55,11 @@ class CodeSearch:
         self._uncoded = np.arange(codes.rows, len(rows))
 
     def top(self, query: Vectors, depth: int) -> Slots:
-        """About the `depth` best rows."""
-        found = self.codes.top(query, depth)
-        if not len(self._uncoded):
-            return found
-        recent = best_of(query, self._rows, self._uncoded, depth)
-        return best_of(query, self._rows, np.append(found, recent), depth)
+        """About the `depth` best rows: those of twice as many by codes, and of rows without any."""
+        found = self.codes.top(query, _OVERSAMPLING * depth)
+        if len(self._uncoded):
+            found = np.append(found, best_of(query, self._rows, self._uncoded, depth))
+        return best_of(query, self._rows, found, depth)
 
 
 class GpuSearch:

@@ -79,7 +79,7 @@ def test_damaged_lists_name_no_row_that_is_not_there(array):
     content = bytearray(array.codes_path.read_bytes())
     content[-1600:] = b"\xff" * 1600  # the last lists: their codes and row numbers
     array.codes_path.write_bytes(content)
-    found = codes.open_search(array).top(ROWS[7], 199)
+    found = codes.open_search(array).codes.top(ROWS[7], 199)
     assert len(found) < 199 and set(found.tolist()) <= set(range(200))
 
 
