@@ -38,8 +38,7 @@ def losses(
     compared = [*_compared(measured, committed)]
     if not compared:
         raise DataProblem(
-            "none of these measurements has a committed figure; measure the part `search`, `text`, "
-            "`images` or `command`"
+            "none of these measurements has a committed figure; measure the part `search`"
         )
     return tuple(
         Loss(one.name, one.beside or "", before, now)
