@@ -1,0 +1,69 @@
+"""Pages are cut from one ranking, however many steps it takes to settle them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capsearch.engine.evidence import Evidence
+from capsearch.engine.fusion import SingleSource
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.settling import DEEPER, OVERSAMPLING, Pool, rank, settle
+
+CM = EncodedQuery(SingleSource("image"), np.ones(1, np.float32))
+SCORES = {f"i{n:03}": 1 - n / 100 for n in range(100)}
+
+
+def pool(depth: int, missed: frozenset[str] = frozenset()) -> Pool[int]:
+    """The best `depth` but those missed; none outside scores more than the last of these."""
+    ids = [one for one in list(SCORES)[:depth] if one not in missed]
+    evidence = Evidence.of(len(ids), image=np.array([SCORES[one] for one in ids]))
+    bound = -np.inf if depth >= len(SCORES) else list(SCORES.values())[depth - 1]
+    return Pool(rank(CM, evidence, ids, list(range(len(ids)))), bound)
+
+
+def ids(ranked) -> list[str]:
+    return [one.image_id for one in ranked]
+
+
+def test_ties_rank_by_id_and_what_is_below_the_cut_off_is_left_out():
+    query = EncodedQuery(SingleSource("image"), np.ones(1, np.float32), min_score=0.5)
+    evidence = Evidence.of(4, image=np.array([0.5, 0.9, 0.4, 0.9]))
+    ranked = rank(query, evidence, ["a", "c", "x", "b"], [0, 1, 2, 3])
+    assert [(one.image_id, one.row) for one in ranked] == [("b", 3), ("c", 1), ("a", 0)]
+
+
+def test_a_step_goes_deeper_until_the_page_is_settled():
+    depths = []
+
+    def gather(depth: int) -> Pool[int]:
+        depths.append(depth)
+        return pool(depth)
+
+    assert ids(settle(CM, 5, 8, gather))[:5] == list(SCORES)[:5]
+    assert depths == [8, 8 * DEEPER]  # the first settles 8 / OVERSAMPLING
+    assert 8 // OVERSAMPLING < 5 <= 8 * DEEPER // OVERSAMPLING
+
+
+def test_pages_neither_repeat_nor_drop_a_document_that_a_first_step_missed():
+    def gather(depth: int) -> Pool[int]:
+        return pool(depth, frozenset({"i000"}) if depth == 8 else frozenset())
+
+    whole = ids(settle(CM, 1000, 8, gather))
+    pages = [ids(settle(CM, stop, 8, gather))[stop - 5 : stop] for stop in range(5, 101, 5)]
+    assert [one for page in pages for one in page] == whole
+    assert sorted(whole) == sorted(SCORES) and whole[:3] == ["i001", "i002", "i000"]
+
+
+@pytest.mark.parametrize("stop", [1, 3, 50])
+def test_once_no_other_document_can_pass_the_cut_off_all_are_settled(stop):
+    query = EncodedQuery(SingleSource("image"), np.ones(1, np.float32), min_score=0.97)
+    depths = []
+
+    def gather(depth: int) -> Pool[int]:
+        depths.append(depth)
+        found = pool(depth)
+        return Pool([one for one in found.ranked if one.score >= 0.97], found.bound)
+
+    assert ids(settle(query, stop, 8, gather)) == ["i000", "i001", "i002", "i003"]
+    assert depths == [8]
