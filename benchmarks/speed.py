@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -14,29 +13,27 @@ from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import process_time
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from capsearch.benchmarks import synthetic
+from capsearch.benchmarks import indexing, peers, scale, synthetic
+from capsearch.benchmarks.command_line import CAPSEARCH, PYTHON, query_command, run
 from capsearch.benchmarks.timing import Measurement, latency, rate, rounds, timed
 from capsearch.encoders import models
 from capsearch.encoders.preprocess import decode
-from capsearch.engine.errors import CapsearchError
 from capsearch.engine.protocols import Enricher, TextEncoder
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 from capsearch.indexer.embedded import nearest
-from capsearch.indexer.embedded.backend import MIN_DEPTH
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-CAPSEARCH = "from capsearch.ui.cli import run; run()"
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 BATCH = 32
 READ_MB = 32  # size of the built-in text encoder's weights in memory
 SIZES = (10_000, 100_000)
-TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +42,19 @@ class Settings:
 
     model: str | None = None
     repeats: int = 15
+    sizes: tuple[int, ...] = scale.SIZES  # images of the collections of `scale`
+    report: Callable[[str], None] = lambda _: None
 
 
 def measure_command(settings: Settings) -> Iterator[Measurement]:
     """`capsearch query` in a new process, compared with starting Python and importing torch."""
-    python = [sys.executable, "-c"]
     with TemporaryDirectory() as folder:
         index = _small_index(Path(folder), settings.model)
-        actions = {"python -c pass": partial(_run, [*python, "pass"])}
+        actions = {"python -c pass": partial(run, [*PYTHON, "pass"])}
         if find_spec("torch") is not None:
-            actions["python -c 'import torch'"] = partial(_run, [*python, "import torch"])
+            actions["python -c 'import torch'"] = partial(run, [*PYTHON, "import torch"])
         for language in synthetic.WORDS:
-            query = [
-                *python,
-                CAPSEARCH,
-                "query",
-                synthetic.sentences(language)[0],
-                "--index",
-                str(index),
-            ]
-            actions[f"capsearch query, {language}"] = partial(_run, query)
+            actions[f"capsearch query, {language}"] = partial(run, query_command(index, language))
         taken = rounds(actions, settings.repeats)
     lines = {name: latency("command", name, seconds) for name, seconds in taken.items()}
     baseline = lines.get("python -c 'import torch'", lines["python -c pass"])
@@ -203,31 +193,19 @@ def measure_search(settings: Settings) -> Iterator[Measurement]:
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
     """The vector index of `capsearch query`, compared with brute force in numpy."""
-    index = nearest.build(vectors)
+    plain = peers.numpy_search(vectors)
+    ours = peers.codes_search(nearest.build(vectors, lambda: nearest.coded(vectors)), vectors)
     queries = cycle(synthetic.vectors(repeats + 1, vectors.shape[1], seed=1))
     actions: dict[str, Callable[[], object]] = {
-        "numpy": lambda: brute_force(vectors, next(queries), TOP),
-        "index": lambda: search_rows(index, vectors, next(queries)),
+        "numpy": lambda: plain(next(queries)),
+        "index": lambda: ours(next(queries)),
     }
-    taken = rounds(actions, repeats)
-    baseline = latency("search", f"{len(vectors):,} vectors: numpy", taken["numpy"])
+    # CPU time: with both cores busy, a matrix product by several threads waits for the slowest.
+    taken = rounds(actions, repeats, clock=process_time)
+    baseline = latency("search", f"{len(vectors):,} vectors: numpy, CPU time", taken["numpy"])
     yield baseline
-    name = f"{len(vectors):,} vectors: vector index"
+    name = f"{len(vectors):,} vectors: vector index, CPU time"
     yield latency("search", name, taken["index"]).against(baseline)
-
-
-def search_rows(index: nearest.Nearest, vectors: Vectors, query: Vectors) -> tuple[int, ...]:
-    """Candidates and their exact scores, as the embedded backend searches."""
-    slots = index.top(query, MIN_DEPTH)
-    scores = nearest.exact_scores(query, vectors, slots)
-    return tuple(slots[np.argsort(-scores)[:TOP]].tolist())
-
-
-def brute_force(vectors: Vectors, query: Vectors, count: int) -> tuple[int, ...]:
-    """The rows with the `count` highest inner products, best first."""
-    scores = vectors @ query  # (N, D) x (D,) -> (N,)
-    best = np.argpartition(-scores, count)[:count]
-    return tuple(best[np.argsort(-scores[best])].tolist())
 
 
 def _small_index(folder: Path, model: str | None) -> Path:
@@ -236,15 +214,18 @@ def _small_index(folder: Path, model: str | None) -> Path:
     for number, content in enumerate(synthetic.images(8)):
         (images / f"{number}.jpg").write_bytes(content)
     named = ["--model", model] if model else []
-    _run([sys.executable, "-c", CAPSEARCH, "index", str(images), "--index", str(index), *named])
+    run([*CAPSEARCH, "index", str(images), "--index", str(index), *named])
     return index
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        shown = " ".join(command[2:]).replace(CAPSEARCH, "capsearch")
-        raise CapsearchError(f"`{shown}` failed: {done.stderr.strip()[-500:]}")
+def measure_scale(settings: Settings) -> Iterator[Measurement]:
+    """Large collections; they take ten gigabytes of the user's cache directory."""
+    return scale.measure(settings.model, settings.sizes, settings.report)
+
+
+def measure_indexing(settings: Settings) -> Iterator[Measurement]:
+    """The parts of indexing and the whole, compared with a CLIP tower in torch."""
+    return indexing.measure(settings.model, settings.repeats)
 
 
 PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
@@ -253,11 +234,14 @@ PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
     "images": measure_images,
     "describe": measure_describe,
     "search": measure_search,
+    "indexing": measure_indexing,
+    "scale": measure_scale,
 }
+ON_REQUEST = ("scale",)  # takes half an hour when it is first run
 
 
 def measure(parts: Sequence[str], settings: Settings) -> Iterator[Measurement]:
-    """Measure these parts, in the order of PARTS; all of them if none is given."""
+    """Measure these parts, in the order of PARTS; if none is given, all but ON_REQUEST."""
     for name, part in PARTS.items():
-        if name in parts or not parts:
+        if name in parts or not (parts or name in ON_REQUEST):
             yield from part(settings)

@@ -48,7 +48,7 @@ def sentences(language: str) -> tuple[str, ...]:
     return tuple(pattern.format(*words) for words in product(*parts))
 
 
-def images(count: int, seed: int = 0) -> tuple[bytes, ...]:
+def images(count: int, seed: int = 0, size: tuple[int, int] = IMAGE_SIZE) -> tuple[bytes, ...]:
     """JPEGs of smooth random shapes, with about the file size of real images."""
     from PIL import Image
 
@@ -57,7 +57,7 @@ def images(count: int, seed: int = 0) -> tuple[bytes, ...]:
     for _ in range(count):
         coarse = generator.integers(0, 256, (48, 64, 3), dtype=np.uint8)
         file = BytesIO()
-        Image.fromarray(coarse).resize(IMAGE_SIZE, Image.Resampling.BICUBIC).save(file, "JPEG")
+        Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(file, "JPEG")
         files.append(file.getvalue())
     return tuple(files)
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-Unit = Literal["ms", "1/s"]
+Unit = Literal["ms", "1/s", "s", "MB", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,18 @@ class Measurement:
         )
 
 
-def timed(action: Callable[[], object]) -> float:
-    """The duration of one call in seconds."""
-    started = perf_counter()
+def timed(action: Callable[[], object], clock: Callable[[], float] = perf_counter) -> float:
+    """The duration of one call in seconds; by `process_time`, those that a CPU worked on it."""
+    started = clock()
     action()
-    return perf_counter() - started
+    return clock() - started
 
 
 def rounds(
-    actions: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1
+    actions: Mapping[str, Callable[[], object]],
+    repeats: int,
+    warm_up: int = 1,
+    clock: Callable[[], float] = perf_counter,
 ) -> Mapping[str, Sequence[float]]:
     """Durations of each action in seconds, measured in turns so that load affects all alike."""
     for _ in range(warm_up):
@@ -66,7 +69,7 @@ def rounds(
     taken: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repeats):
         for name, action in actions.items():
-            taken[name].append(timed(action))
+            taken[name].append(timed(action, clock))
     return taken
 
 
@@ -81,6 +84,11 @@ def rate(part: str, name: str, counts: Sequence[int], seconds: Sequence[float]) 
     rates = np.divide(counts, seconds)
     p50, p95 = np.percentile(rates, [50, 5])
     return Measurement(part, name, "1/s", float(p50), float(p95), len(seconds))
+
+
+def figure(part: str, name: str, unit: Unit, value: float) -> Measurement:
+    """A single figure that is neither a latency nor a rate."""
+    return Measurement(part, name, unit, value, value, 1)
 
 
 def machine() -> Mapping[str, object]:

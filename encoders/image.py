@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.model_folder import Arrays
+from capsearch.encoders.tuning import SAFE, TUNED_AFTER, Tuning, chunks, tuned
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 from capsearch.engine.vectors import as_document, unit
 
@@ -54,11 +57,29 @@ class Backbone:
         return self._run(pixels, self._outputs)
 
     def _run(self, pixels: Sequence[Pixels], outputs: Sequence[str]) -> ImageFeatures:
+        """After some hundred images it is worth to know the fastest way (encoders.tuning)."""
         if not pixels:
             return ImageFeatures(np.zeros((0, self.dimension), np.float32))
         batch = stacked(pixels, self.input_size)
-        found = self._session.run(outputs, {"pixels": batch})
-        return ImageFeatures(*(np.asarray(one, np.float32) for one in found))
+        self._encoded["images"] += len(batch)
+        worth_it = self._encoded["images"] > TUNED_AFTER and len(batch) > 1
+        return self._encode(batch, outputs, self._tuning if worth_it else SAFE)
+
+    def _encode(self, batch: Pixels, outputs: Sequence[str], tuning: Tuning) -> ImageFeatures:
+        """The outputs for a batch, which is run in parts."""
+        session = self._session if tuning.workers == 1 else self._one_thread_session
+
+        def run(part: slice) -> list[Vectors]:
+            found = session.run(outputs, {"pixels": batch[part]})
+            return [np.asarray(one, np.float32) for one in found]
+
+        parts = chunks(len(batch), tuning.batch)
+        if tuning.workers == 1:
+            found = [run(part) for part in parts]
+        else:
+            with ThreadPoolExecutor(tuning.workers, "encode") as pool:
+                found = [*pool.map(run, parts)]
+        return ImageFeatures(*(np.concatenate(one) for one in zip(*found, strict=True)))
 
     @cached_property
     def _outputs(self) -> tuple[str, ...]:
@@ -67,8 +88,27 @@ class Backbone:
         return (features, GRID) if GRID in more else (features,)
 
     @cached_property
+    def _encoded(self) -> Counter[str]:
+        return Counter()
+
+    @cached_property
+    def _tuning(self) -> Tuning:
+        import onnxruntime
+
+        shape = (self.input_size, self.input_size, 3)
+
+        def run(tuning: Tuning, count: int) -> None:
+            self._encode(np.zeros((count, *shape), np.uint8), self._outputs[:1], tuning)
+
+        return tuned(f"{self.name}@{self.digest}, ONNX Runtime {onnxruntime.__version__}", run)
+
+    @cached_property
     def _session(self) -> Any:
         return open_session(self.path)
+
+    @cached_property
+    def _one_thread_session(self) -> Any:
+        return open_session(self.path, threads=1)
 
 
 def stacked(pixels: Sequence[Pixels], size: int) -> Pixels:
@@ -81,12 +121,16 @@ def stacked(pixels: Sequence[Pixels], size: int) -> Pixels:
     return batch
 
 
-def open_session(model: Path | bytes) -> Any:
-    """An ONNX Runtime session with every execution provider that is installed."""
+def open_session(model: Path | bytes, threads: int = 0) -> Any:
+    """An ONNX Runtime session with every execution provider that is installed.
+
+    `threads` is how many work on one batch; 0 is one a core.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads
     # Idle workers must not spin: images are decoded on the same cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(

@@ -81,6 +81,10 @@ class SearchEngine:
             },
         )
 
+    def encoded(self, query: Query) -> EncodedQuery:
+        """What a query becomes for the backend."""
+        return self._understand(query).encoded
+
     def _understand(self, query: Query) -> _Understood:
         image = self._image_vector(query)
         if not query.text.strip():

@@ -210,6 +210,7 @@ class _Run:
             self.options.decode_threads,
             self.stop,
             DecodeJournal(self.collection.path),
+            self.options.batch_size,
         )
         for outcome in (one for group in groups for one in group):
             if not isinstance(outcome, Prepared):

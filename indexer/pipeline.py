@@ -212,6 +212,7 @@ class _Run:
             self.options.decode_threads,
             self.stop,
             DecodeJournal(self.store.path),
+            self.options.batch_size,
         )
         for outcomes in groups:
             for outcome in outcomes:

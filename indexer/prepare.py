@@ -30,7 +30,7 @@ from capsearch.indexer.sources.metadata import (
 from capsearch.indexer.sources.scan import ImageFile, Skipped
 
 MAX_FILE_BYTES = 1 << 29
-_AHEAD = 4  # files prepared ahead, per thread
+_AHEAD = 4  # files prepared ahead, per thread, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,11 @@ def prepare_in_groups(
     threads: int | None,
     stop: threading.Event,
     journal: DecodeJournal,
+    batch_size: int,
 ) -> Iterator[Iterable[Outcome]]:
     """The outcomes of all files; each group is to be committed before the next is asked for.
+
+    While a batch is encoded, the next one is prepared.
 
     Files that were being decoded when a run died come last, one at a time, so that the next run
     knows which one it was. Those it happened with twice are refused.
@@ -89,7 +92,9 @@ def prepare_in_groups(
     for file in files:
         by_attempts[min(journal.attempts(file), 2)].append(file)
     yield [Refused(file, TOOK_PROCESS_DOWN) for file in by_attempts[2]]
-    yield prepare_all(by_attempts[0], known, preprocess, max_pixels, threads, stop, journal)
+    yield prepare_all(
+        by_attempts[0], known, preprocess, max_pixels, threads, stop, journal, 2 * batch_size
+    )
     for suspect in by_attempts[1]:
         yield prepare_all([suspect], known, preprocess, max_pixels, 1, stop, journal)
     if not stop.is_set():
@@ -104,14 +109,16 @@ def prepare_all(
     threads: int | None = None,
     stop: threading.Event | None = None,
     journal: DecodeJournal | None = None,
+    ahead: int = 0,
 ) -> Iterator[Outcome]:
-    """The outcome of each file, in order; a bounded number of files is prepared ahead.
+    """The outcome of each file, in order; `ahead` files or some more are prepared ahead.
 
     `known` are the ids of images that need no decoding. `threads` defaults to one per core.
     Once `stop` is set, no further file is started or returned. `journal` is told of every file
     before it is opened and after.
     """
     threads = threads or os.cpu_count() or 1
+    ahead = max(ahead, _AHEAD * threads)
 
     def work(file: ImageFile) -> Outcome:
         with journal.decoding(file) if journal else nullcontext():
@@ -121,7 +128,7 @@ def prepare_all(
     remaining = iter(files)
     with ThreadPoolExecutor(threads, "decode") as pool:
         while not (stop and stop.is_set()):
-            while len(pending) < _AHEAD * threads and (file := next(remaining, None)) is not None:
+            while len(pending) < ahead and (file := next(remaining, None)) is not None:
                 pending.append(pool.submit(work, file))
             if not pending:
                 return

@@ -19,6 +19,7 @@ it. Old generations are deleted by the next writer (embedded.own_files).
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -112,6 +113,10 @@ class VectorFile:
         if self.path.exists() and self.path.stat().st_size > self.rows * self.stride:
             os.truncate(self.path, self.rows * self.stride)
 
+    def with_rows(self, rows: int) -> VectorFile:
+        """The same file with so many rows counted."""
+        return replace(self, rows=rows)
+
     def emptied(self, generation: int) -> VectorFile:
         """A later generation, still without rows."""
         return replace(self, generation=generation, rows=0)
@@ -127,6 +132,25 @@ class VectorFile:
         except OSError as problem:
             raise write_failed(self.path, problem) from problem
         return replace(self, rows=rows)
+
+
+def as_float32(rows: Rows) -> NDArray[np.float32]:
+    """Rows as float32. For float16 four times as quick as `astype`; infinities become large."""
+    if rows.dtype != np.float16:
+        return np.asarray(rows, np.float32)
+    bits = np.ascontiguousarray(rows).view(np.int16).astype(np.int32) << 13
+    bits &= np.int32(-0x70002000)  # the sign, and exponent and fraction where float32 has them
+    values = bits.view(np.float32)
+    values *= np.float32(2.0**112)  # what the exponents' offsets, 127 and 15, differ by
+    return values
+
+
+def sequential(rows: Rows, start: int = 0, size: int = 16_384) -> Iterable[Rows]:
+    """All rows from `start` on, in blocks; a mapped file takes no memory beyond the block."""
+    for at in range(start, len(rows), size):
+        yield rows[at : at + size]
+        if isinstance(rows.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            rows.base.madvise(mmap.MADV_DONTNEED)
 
 
 def blocks(rows: Rows, slots: Slots, size: int = 4096) -> Iterable[Rows]:

@@ -84,19 +84,19 @@ class SqliteCatalog:
                 found[image_id][key] = value
         return found
 
-    def select(
-        self, filters: Filters, columns: str = "id", *more: tuple[str, Sequence[object]]
-    ) -> list[Any]:
-        """Columns of images (`i`) that pass filters and (condition, values), and have a file."""
-        conditions, values = where(filters, self.is_enriched())
-        conditions = " AND ".join([conditions, *(condition for condition, _ in more)])
-        values += [value for _, operands in more for value in operands]
-        return self.rows(f"SELECT {columns} FROM images i WHERE {conditions}", values)
+    def select(self, filters: Filters) -> list[Any]:
+        """(id,) of the images that pass filters and have a file."""
+        conditions, values = self.where(filters)
+        return self.rows(f"SELECT id FROM images i WHERE {conditions}", values)
+
+    def where(self, filters: Filters) -> tuple[str, list[object]]:
+        """A condition on images `i` and its values: they have a file and pass the filters."""
+        return where(filters, self.is_enriched())
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
-        conditions, values = where(filters, self.is_enriched(), one_by_one=True)
-        for condition, operands in self._few(filters):
+        conditions, values = self.where(filters)
+        for condition, operands in self.few(filters, _FEW):
             conditions += f" AND {condition}"
             values += operands
         # NULL sorts as the least: undated images come last without saying so, by index.
@@ -106,13 +106,14 @@ class SqliteCatalog:
         )
         return tuple(row[0] for row in self.rows(sql, [*values, limit, offset]))
 
-    def _few(self, filters: Filters) -> Iterator[tuple[str, list[object]]]:
-        """Conditions that only few images pass, in the form that looks these up.
+    def few(self, filters: Filters, limit: int) -> Iterator[tuple[str, list[object]]]:
+        """Conditions that less than `limit` images pass, in the form that looks these up.
 
-        Without them SQLite walks through all images by date until the page is full.
+        Without them SQLite walks through all images.
         """
         for source, operands in sources(filters, self.is_enriched()):
-            if len(self.rows(f"SELECT 1 {source} LIMIT {_FEW}", operands)) < _FEW:
+            sql = f"SELECT count(*) FROM (SELECT 1 {source} LIMIT {limit})"
+            if self.rows(sql, operands)[0][0] < limit:
                 yield f"i.id IN (SELECT image_id {source})", operands
 
     def array(self, name: str, table: str = "arrays") -> VectorFile:

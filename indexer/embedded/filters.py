@@ -16,41 +16,28 @@ _TAGGED = "(label = ? OR (concept != '' AND concept IN (SELECT value FROM json_e
 _LABELLED = "label = ?"
 
 
-def where(
-    filters: Filters, linked: bool = True, one_by_one: bool = False
-) -> tuple[str, list[object]]:
-    """A condition on images `i`: they have a file and pass the filters.
+def where(filters: Filters, linked: bool = True) -> tuple[str, list[object]]:
+    """A condition on images `i`, checked for each: they have a file and pass the filters.
 
-    Tags of a catalog that is not `linked`, of an older version, are not linked by concepts. Where
-    images are taken `one_by_one` until there are enough, each is asked for its tags; otherwise
-    the images of a tag are listed by index.
+    Tags of a catalog that is not `linked`, of an older version, are not linked by concepts.
     """
     conditions = ["EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"]
     values: list[object] = []
-    for condition, operands in _conditions(filters, linked, one_by_one):
+    for condition, operands in _conditions(filters, linked):
         conditions.append(condition)
         values.extend(operands)
     return " AND ".join(conditions), values
 
 
-def _conditions(
-    filters: Filters, linked: bool, one_by_one: bool
-) -> Iterator[tuple[str, list[object]]]:
+def _conditions(filters: Filters, linked: bool) -> Iterator[tuple[str, list[object]]]:
     """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
         ranges, bounds = _inside(filters.folders)
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
         condition, values = _tagged(label, linked)
-        if one_by_one:
-            yield f"EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND {condition})", values
-        else:
-            yield f"i.id IN (SELECT image_id FROM tags WHERE {condition})", values
-    if filters.taken_from is not None:
-        yield "taken_at >= ?", [filters.taken_from.isoformat()]
-    if filters.taken_until is not None:
-        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
-        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
+        yield f"EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND {condition})", values
+    yield from _dates(filters)
     if filters.caption_language is not None or filters.written_by is not None:
         yield _caption_condition(filters)
 
@@ -72,6 +59,18 @@ def sources(filters: Filters, linked: bool = True) -> Iterator[tuple[str, list[o
         yield f"FROM files WHERE {ranges}", bounds
     if filters.caption_language is not None:
         yield "FROM captions WHERE language = ?", [filters.caption_language]
+    if dates := [*_dates(filters)]:
+        conditions = " AND ".join(condition for condition, _ in dates)
+        values = [value for _, operands in dates for value in operands]
+        yield f"FROM (SELECT id AS image_id FROM images WHERE {conditions})", values
+
+
+def _dates(filters: Filters) -> Iterator[tuple[str, list[object]]]:
+    if filters.taken_from is not None:
+        yield "taken_at >= ?", [filters.taken_from.isoformat()]
+    if filters.taken_until is not None:
+        # "T~" sorts after every time of that day, and unlike the next day exists for every date.
+        yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
 
 
 def _tagged(label: str, linked: bool) -> tuple[str, list[object]]:

@@ -19,6 +19,7 @@ from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
 _BATCH = 2048  # images
 PEOPLES, GENERATED = "words", "generated_words"  # tables
+_MAX_KNOWN = 10_000  # words whose counts are remembered
 MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
@@ -35,15 +36,39 @@ class WordMatches:
         return self.weights.get(number, 0.0) / self.total if self.total else 0.0
 
 
+class WordCounts:
+    """In how many documents words occur. SQLite reads through all of them to count."""
+
+    def __init__(self) -> None:
+        self._revision, self._known = -1, dict[tuple[str, str], int]()
+
+    def of(
+        self, catalog: SqliteCatalog, words: Sequence[str], table: str = PEOPLES
+    ) -> dict[str, int]:
+        """The counts as of the catalog's revision, each counted once; 0 for an unknown word."""
+        revision = catalog.revision()
+        if revision != self._revision or len(self._known) > _MAX_KNOWN:
+            self._revision, self._known = revision, {}
+        sql, known = f"SELECT doc FROM {table}_vocab WHERE term = ?", self._known
+        for word in (one for one in words if (table, one) not in known):
+            rows = catalog.rows(sql, (word,))
+            known[table, word] = int(rows[0][0]) if rows else 0
+        return {word: known[table, word] for word in words}
+
+
 def match(
-    catalog: SqliteCatalog, words: Sequence[str], documents: int, table: str = PEOPLES
+    catalog: SqliteCatalog,
+    words: Sequence[str],
+    documents: int,
+    known: WordCounts,
+    table: str = PEOPLES,
 ) -> WordMatches:
     """Where the words of a query occur: nowhere in a catalog that has no such table yet."""
     if not words or not _exists(catalog, table):
         return WordMatches({}, 0.0)
-    counts = _counts(catalog, words, table)
-    weights = {word: word_weight(documents, counts.get(word, 0)) for word in words}
-    rare = [word for word in words if is_rare(documents, counts.get(word, 0))]
+    counts = known.of(catalog, words, table)
+    weights = {word: word_weight(documents, counts[word]) for word in words}
+    rare = [word for word in words if is_rare(documents, counts[word])]
     found: dict[int, float] = defaultdict(float)
     for word in sorted(rare, key=lambda one: (counts[one], one))[:MAX_WORDS]:
         sql = f"SELECT rowid FROM {table} WHERE {table} MATCH ?"
@@ -59,10 +84,16 @@ def with_phrases(
 
     Each may occur in what people wrote or in what a model wrote.
     """
-    tables = [table for table in (PEOPLES, GENERATED) if _exists(catalog, table)]
-    found = " UNION ALL ".join(f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in tables)
+    found, tables = _found(catalog)
     conditions = " AND ".join([f"i.number IN ({found})"] * len(phrases))
-    return conditions, tuple(_quoted(phrase) for phrase in phrases for _ in tables)
+    return conditions, tuple(_quoted(phrase) for phrase in phrases for _ in range(tables))
+
+
+def occurrences(catalog: SqliteCatalog, phrases: Sequence[Sequence[str]], limit: int) -> int:
+    """In how many documents the rarest of these occurs, at most; counted up to `limit`."""
+    found, tables = _found(catalog)
+    sql = f"SELECT count(*) FROM ({found} LIMIT {limit})"
+    return min(int(catalog.rows(sql, [_quoted(one)] * tables)[0][0]) for one in phrases)
 
 
 def texts_of(document: Document) -> Iterator[str]:
@@ -122,8 +153,8 @@ def _exists(catalog: SqliteCatalog, table: str) -> bool:
     return catalog.has_words() if table == PEOPLES else catalog.is_enriched()
 
 
-def _counts(catalog: SqliteCatalog, words: Sequence[str], table: str) -> dict[str, int]:
-    """In how many documents each word occurs; those that occur in none are left out."""
-    sql = f"SELECT doc FROM {table}_vocab WHERE term = ?"
-    found = {word: catalog.rows(sql, (word,)) for word in words}
-    return {word: int(rows[0][0]) for word, rows in found.items() if rows}
+def _found(catalog: SqliteCatalog) -> tuple[str, int]:
+    """The documents with a phrase, in what anyone wrote, and how often it is to be given."""
+    tables = [table for table in (PEOPLES, GENERATED) if _exists(catalog, table)]
+    selects = [f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in tables]
+    return " UNION ALL ".join(selects), len(tables)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsearch.benchmarks import speed, synthetic, timing
+from capsearch.benchmarks import command_line, peers, speed, synthetic, timing
 from capsearch.benchmarks.report import speed_table
 from capsearch.benchmarks.timing import Measurement, latency, machine, rate, rounds
 from capsearch.encoders import models
@@ -109,13 +109,13 @@ class TestParts:
         assert index.beside == plain.name and index.ratio == index.p50 / plain.p50
 
     def test_brute_force_is_right(self):
-        vectors = np.eye(4, dtype=np.float32)
-        query = np.array([0.1, 0.4, 0.2, 0.3], np.float32)
-        assert speed.brute_force(vectors, query, 2) == (1, 3)
+        vectors = np.eye(12, dtype=np.float32)
+        query = np.array([0.1, 0.4, 0.2, 0.3, *[0.0] * 8], np.float32)
+        assert peers.numpy_search(vectors)(query)[:2].tolist() == [1, 3]
 
     def test_a_failed_command_is_reported_with_its_stderr(self):
         with pytest.raises(CapsearchError, match="no such thing"):
-            speed._run([speed.sys.executable, "-c", "raise SystemExit('no such thing')"])
+            command_line.run([*command_line.PYTHON, "raise SystemExit('no such thing')"])
 
     def test_parts_can_be_chosen(self, monkeypatch):
         line = Measurement("text", "x", "ms", 1.0, 2.0, 3)

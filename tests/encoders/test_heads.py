@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders import image, model_folder, models
 from capsearch.encoders.describing import best_sentences, describe_files
 from capsearch.encoders.image import Backbone
+from capsearch.encoders.tuning import Tuning
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.fakes import colour_image
 
@@ -55,6 +56,19 @@ def test_one_pass_gives_features_and_the_feature_map_if_there_is_one(backbone):
         return
     assert found.grid.shape == (2, SIZE * SIZE, 3)  # cells row by row
     assert found.grid[1, 1].tolist() == [255, 0, 0] and found.grid[1, 2].tolist() == [0, 0, 255]
+
+
+@pytest.mark.parametrize("way", [Tuning(2, 1), Tuning(2, 2)])
+def test_parts_of_a_batch_are_joined_in_order_in_every_output(backbone, monkeypatch, way):
+    network, _ = backbone
+    images = [colour_image(one, size=SIZE) for one in ("red", "blue", "red", "blue", "blue")]
+    whole = network.feature_maps(images)
+    monkeypatch.setattr(image, "TUNED_AFTER", 0)
+    monkeypatch.setattr(image, "tuned", lambda key, run: way)
+    found = network.feature_maps(images)
+    np.testing.assert_array_equal(found.pooled, whole.pooled)
+    assert found.pooled[:, 0].tolist() == [255, 0, 255, 0, 0]
+    np.testing.assert_array_equal(found.grid, whole.grid)
 
 
 def test_no_images_give_no_features(backbone):

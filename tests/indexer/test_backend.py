@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from backend_contract import CM, BackendContract, X, calibrated, document, generated, ids, said
 from embedded_toys import collection_of, index_words
-from enriched_contract import EnrichedContract
+from enriched_contract import CALIBRATED, CAT, EnrichedContract, tagged
 
 from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import backend as embedded
-from capsearch.indexer.embedded import candidates, nearest
+from capsearch.indexer.embedded import candidates, nearest, ranking
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -47,8 +46,18 @@ class TestStepByStep(TestEmbedded):
 
     @pytest.fixture(autouse=True)
     def _shallow(self, monkeypatch):
-        monkeypatch.setattr(embedded, "MIN_DEPTH", 4)
-        monkeypatch.setattr(candidates, "_FILTERED_EXACTLY", 0)
+        monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+        monkeypatch.setattr(candidates, "_SCORED", 0)
+        monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
+
+
+class TestManyPassTheFilters(TestStepByStep):
+    """Filters are checked on candidates, and looked up only if few of these pass."""
+
+    @pytest.fixture(autouse=True, params=[8, 1000])
+    def _many(self, monkeypatch, request):
+        monkeypatch.setattr(candidates, "_FEW", 0)
+        monkeypatch.setattr(candidates, "_DEEP", request.param)
 
 
 class TestByCodes(TestEmbedded):
@@ -87,13 +96,19 @@ def written():
     return documents, vectors, captions
 
 
-@pytest.mark.parametrize("filters", [Filters(), Filters(tags=("odd",))])
+@pytest.mark.parametrize(
+    ("filters", "few"),
+    [(Filters(), 0), (Filters(tags=("odd",)), 100), (Filters(tags=("odd",)), 0)],
+    ids=["all", "looked up", "checked"],
+)
 @pytest.mark.parametrize("fusion", FUSIONS, ids=repr)
 def test_candidates_step_by_step_give_what_scoring_everything_gives(
-    tmp_path, monkeypatch, written, fusion, filters
+    tmp_path, monkeypatch, written, fusion, filters, few
 ):
-    monkeypatch.setattr(embedded, "MIN_DEPTH", 4)
-    monkeypatch.setattr(candidates, "_FILTERED_EXACTLY", 0)
+    monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+    monkeypatch.setattr(candidates, "_SCORED", 0)
+    monkeypatch.setattr(candidates, "_FEW", few)
+    monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
     documents, vectors, captions = written
     everything = FakeBackend({one.record.id: one for one in documents}, vectors, captions)
     caption = None if fusion == SingleSource("image") else np.array([0, 1, 1], np.float32)
@@ -111,15 +126,30 @@ def test_candidates_step_by_step_give_what_scoring_everything_gives(
             ]
 
 
+@pytest.mark.parametrize("filters", [Filters(), Filters(tags=("animal",))], ids=["all", "checked"])
+def test_without_vectors_all_that_have_the_tag_are_found_page_by_page(
+    tmp_path, monkeypatch, filters
+):
+    monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+    monkeypatch.setattr(candidates, "_SCORED", 0)
+    monkeypatch.setattr(candidates, "_FEW", 0)
+    names = [f"i{n:02}" for n in range(50)]
+    documents = [tagged(one, cat=1 - n / 100) for n, one in enumerate(names)]
+    query = EncodedQuery(CALIBRATED, np.zeros(3, np.float32), words=("cat",), concepts=(CAT,))
+    with collection_of(tmp_path / "index", documents, dict.fromkeys(names, X), ()) as opened:
+        pages = [opened.backend.search(query, filters, 20, offset) for offset in (0, 20, 40)]
+    assert [one for page in pages for one in ids(page)] == names
+
+
 def test_few_captions_among_many_images_are_searched_without_reading_all_images(
     tmp_path, monkeypatch
 ):
     names = [f"i{n:03}" for n in range(200)]
     captions = [("i007", said("cat"), X)]
-    monkeypatch.setattr(embedded, "MIN_DEPTH", 8)
-    scored, asked = embedded._Search.scored, []
+    monkeypatch.setattr(ranking, "MIN_DEPTH", 8)
+    scored, asked = ranking.Search.scored, []
     monkeypatch.setattr(
-        embedded._Search,
+        ranking.Search,
         "scored",
         lambda self, slots: asked.append(len(slots)) or scored(self, slots),
     )
@@ -142,7 +172,7 @@ def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, mo
         def top(self, query, depth):
             return np.array([n for n in super().top(query, depth) if n != 1 or depth > 20])
 
-    monkeypatch.setattr(embedded, "MIN_DEPTH", 8)
+    monkeypatch.setattr(ranking, "MIN_DEPTH", 8)
     monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))
     with collection_of(tmp_path / "index", [document(one) for one in names], vectors, ()) as opened:
         pages = [

@@ -12,7 +12,6 @@ from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.embedded.facets import facets
-from capsearch.indexer.embedded.filters import where
 from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -121,10 +120,12 @@ def test_newest_and_facets_are_read_by_index(collection: Collection) -> None:
     assert not any("TEMP B-TREE" in step for step in plans)
 
 
-def test_images_of_a_concept_are_listed_by_index(collection: Collection) -> None:
+@pytest.mark.parametrize("few", [True, False], ids=["listed", "checked one by one"])
+def test_images_of_a_concept_are_found_by_index(collection: Collection, few: bool) -> None:
     collection.finish()  # links the tags
-    condition, values = where(Filters(tags=("animal",)))
+    catalog, filters = collection.catalog, Filters(tags=("animal",))
+    [(condition, values)] = catalog.few(filters, 100) if few else [catalog.where(filters)]
     sql = f"EXPLAIN QUERY PLAN SELECT id FROM images i WHERE {condition}"
     plan = [row[3] for row in collection.catalog.rows(sql, values)]
-    assert any("tags_by_concept" in step for step in plan), plan
+    assert any(("tags_by_concept" if few else "image_id=?") in step for step in plan), plan
     assert not any(step.startswith(("SCAN tags", "SCAN t ")) for step in plan), plan

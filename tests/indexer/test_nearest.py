@@ -7,14 +7,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from capsearch.indexer.embedded import nearest
-from capsearch.indexer.embedded.nearest import CodeSearch, ExactSearch, GpuSearch, exact_scores
+from capsearch.indexer.embedded import nearest, pq
+from capsearch.indexer.embedded.arrays import as_float32
+from capsearch.indexer.embedded.nearest import (
+    CodeSearch,
+    ExactSearch,
+    GpuSearch,
+    coded,
+    exact_scores,
+)
 
 
 @pytest.fixture(scope="module")
 def unit_rows() -> np.ndarray:
     rows = np.random.default_rng(1).normal(size=(6000, 64)).astype(np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def no_codes() -> pq.Codes:
+    pytest.fail("codes are not needed")
 
 
 def best(rows: np.ndarray, query: np.ndarray, count: int) -> set[int]:
@@ -30,7 +41,7 @@ def test_exact_search_finds_what_brute_force_finds(unit_rows, dtype):
 
 def test_as_many_rows_as_there_are_can_be_asked_for(unit_rows):
     rows = unit_rows[:5]
-    for search in (ExactSearch(rows), CodeSearch(rows)):
+    for search in (ExactSearch(rows), CodeSearch(rows, coded(rows))):
         assert sorted(search.top(unit_rows[0], 9).tolist()) == [0, 1, 2, 3, 4]
 
 
@@ -41,41 +52,50 @@ def test_the_best_of_some_rows(unit_rows):
     assert set(found.tolist()) == set(expected.tolist())
 
 
-def test_codes_at_depth_400_hold_98_of_100_of_the_best_ten(unit_rows):
+def test_codes_at_depth_100_hold_99_of_100_of_the_best_ten(unit_rows):
     rows = unit_rows[:3000]  # of random directions, the worst case: real images lie closer
-    search, found = CodeSearch(rows), 0
+    search, found = CodeSearch(rows, coded(rows)), 0
     queries = np.random.default_rng(2).normal(size=(100, 64)).astype(np.float32)
     for query in queries:
-        found += len(best(rows, query, 10) & set(search.top(query, 400).tolist()))
-    assert found >= 0.98 * 100 * 10
+        found += len(best(rows, query, 10) & set(search.top(query, 100).tolist()))
+    assert found >= 0.99 * 100 * 10
 
 
-def test_rows_appended_after_the_codes_were_made_are_found(unit_rows):
-    old = CodeSearch(unit_rows[:5000])
-    search = CodeSearch(unit_rows, old.index)
-    assert search.index.ntotal == 6000
-    assert 5500 in search.top(unit_rows[5500], 10)
+def test_rows_without_a_code_take_part(unit_rows):
+    search = CodeSearch(unit_rows, coded(unit_rows[:5000]))
+    assert 5500 in search.top(unit_rows[5500], 1) and 7 in search.top(unit_rows[7], 1)
+    assert len(search.top(unit_rows[0], 100)) == 100
 
 
-def test_rows_without_a_code_are_compared_one_by_one():
-    same = np.tile(np.array([1, 0, 0], np.float32), (50, 1))
-    assert len(CodeSearch(same).top(same[0], 10)) == 10
+def test_with_lists_more_rows_can_be_asked_for_than_the_nearest_lists_hold(unit_rows, monkeypatch):
+    monkeypatch.setattr(pq, "_LISTED_ROWS", 100)
+    monkeypatch.setattr(pq, "_ROWS_PER_LIST", 60)
+    monkeypatch.setattr(pq, "_MIN_PROBES", 1)
+    search = CodeSearch(unit_rows[:3000], coded(unit_rows[:3000]))
+    assert search.codes.shape.lists == 50 and search.codes.probes == 12
+    assert sorted(search.top(unit_rows[0], 3000).tolist()) == list(range(3000))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -1.5, 6e-8, -6.1e-5, 65504.0])
+def test_float16_becomes_the_same_float32(value):
+    half = np.array([[value]], np.float16)
+    assert as_float32(half) == half.astype(np.float32)
 
 
 def test_the_size_decides_between_exact_search_and_codes(unit_rows, monkeypatch):
     monkeypatch.setattr(nearest, "EXACT_ROWS", {np.dtype("<f4"): 300, np.dtype("<f2"): 100})
-    assert isinstance(nearest.build(unit_rows[:300]), ExactSearch)
-    assert isinstance(nearest.build(unit_rows[:301]), CodeSearch)
+    assert isinstance(nearest.build(unit_rows[:300], no_codes), ExactSearch)
+    assert isinstance(nearest.build(unit_rows[:301], lambda: coded(unit_rows[:301])), CodeSearch)
     half = unit_rows.astype("<f2")
-    assert isinstance(nearest.build(half[:100]), ExactSearch)
-    assert isinstance(nearest.build(half[:101]), CodeSearch)
+    assert isinstance(nearest.build(half[:100], no_codes), ExactSearch)
+    assert isinstance(nearest.build(half[:101], lambda: coded(half[:101])), CodeSearch)
 
 
 def test_cached_codes_are_opened_only_when_needed(unit_rows, monkeypatch):
-    nearest.build(unit_rows[:10], lambda: pytest.fail("opened"))
+    nearest.build(unit_rows[:10], no_codes)
     monkeypatch.setattr(nearest, "EXACT_ROWS", {np.dtype("<f4"): 5})
-    cached = CodeSearch(unit_rows[:10]).index
-    assert nearest.build(unit_rows[:10], lambda: cached).index is cached
+    cached = coded(unit_rows[:10])
+    assert nearest.build(unit_rows[:10], lambda: cached).codes is cached
 
 
 def test_with_gpus_large_files_are_searched_there(unit_rows, monkeypatch):
@@ -87,9 +107,9 @@ def test_with_gpus_large_files_are_searched_there(unit_rows, monkeypatch):
         get_num_gpus=lambda: 1,
         index_cpu_to_all_gpus=lambda index: index,
     )
-    monkeypatch.setattr(nearest, "_faiss", lambda: gpu)
+    monkeypatch.setattr(nearest, "faiss", lambda: gpu)
     monkeypatch.setattr(nearest, "EXACT_ROWS", {np.dtype("<f4"): 5})
-    search = nearest.build(unit_rows, lambda: pytest.fail("codes are for CPUs"))
+    search = nearest.build(unit_rows, no_codes)
     assert isinstance(search, GpuSearch)
     assert set(search.top(unit_rows[0], 10).tolist()) == best(unit_rows, unit_rows[0], 10)
     monkeypatch.setattr(search._index, "search", lambda *_: pytest.fail("too deep for a GPU"))

@@ -13,7 +13,7 @@ from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.embedded import words
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.words import match, tokens_of
+from capsearch.indexer.embedded.words import WordCounts, match, tokens_of
 from capsearch.indexer.sources.scan import ImageFile
 
 
@@ -51,7 +51,7 @@ def test_names_without_a_suffix_and_windows_paths_count_too():
 
 
 def test_matches_add_the_weights_of_the_words(collection):
-    found = match(collection.catalog, ("red", "bus", "nowhere"), 2)
+    found = match(collection.catalog, ("red", "bus", "nowhere"), 2, WordCounts())
     red, bus, nowhere = (word_weight(2, count) for count in (2, 1, 0))
     numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
     assert found.coverage(numbers["a"]) == pytest.approx(red / (red + bus + nowhere))
@@ -60,12 +60,12 @@ def test_matches_add_the_weights_of_the_words(collection):
 
 
 def test_a_query_without_words_matches_nothing(collection):
-    assert match(collection.catalog, (), 2).coverage(1) == 0
+    assert match(collection.catalog, (), 2, WordCounts()).coverage(1) == 0
 
 
 @pytest.mark.parametrize("word", ['"', "red*", "red OR bus", "NOT", "a:b", "(", "-red", "ςigma"])
 def test_no_word_is_taken_for_syntax(collection, word):
-    assert match(collection.catalog, (word,), 2).weights == {}
+    assert match(collection.catalog, (word,), 2, WordCounts()).weights == {}
     assert having(collection, "car", word) in ([], ["a"])
 
 
@@ -77,7 +77,9 @@ def test_letters_beyond_ascii_are_matched_as_they_were_folded(collection):
         number = collection.catalog.rows("SELECT number FROM images WHERE id = 'a'")[0][0]
         CatalogWriter(collection.catalog).put_words("words", [(number, folded)])
     for text in texts:
-        assert set(match(collection.catalog, keywords(text), 2).weights) == {number}, text
+        assert set(match(collection.catalog, keywords(text), 2, WordCounts()).weights) == {
+            number
+        }, text
 
 
 def test_a_new_caption_is_found_and_a_removed_one_is_not(collection):
@@ -137,7 +139,7 @@ def test_nothing_is_stale_after_the_words_were_indexed(collection):
 
 def test_of_a_very_long_query_the_rarest_words_count(collection, monkeypatch):
     monkeypatch.setattr(words, "MAX_WORDS", 1)
-    found = match(collection.catalog, ("red", "bus"), 2)
+    found = match(collection.catalog, ("red", "bus"), 2, WordCounts())
     numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
     assert set(found.weights) == {numbers["b"]}
 
@@ -145,3 +147,32 @@ def test_of_a_very_long_query_the_rarest_words_count(collection, monkeypatch):
 def test_a_word_finds_an_image_far_from_the_query(collection):
     query = EncodedQuery(calibrated(), -X, words=("bus",))
     assert ids(collection.backend.search(query, Filters(), 1)) == ["b"]
+
+
+def test_counts_are_made_once_for_each_revision(collection, monkeypatch):
+    counts, asked = WordCounts(), []
+    rows = collection.catalog.rows
+    monkeypatch.setattr(
+        collection.catalog, "rows", lambda sql, *more: asked.append(sql) or rows(sql, *more)
+    )
+    first = counts.of(collection.catalog, ("red", "nowhere"))
+    assert counts.of(collection.catalog, ("nowhere", "red")) == first and first["nowhere"] == 0
+    assert sum("words_vocab" in sql for sql in asked) == 2
+    monkeypatch.setattr(collection.catalog, "revision", lambda: 99)
+    counts.of(collection.catalog, ("red",))
+    assert sum("words_vocab" in sql for sql in asked) == 3
+
+
+def test_counts_of_what_people_and_what_models_wrote_are_kept_apart(collection):
+    counts = WordCounts()
+    assert counts.of(collection.catalog, ("red",)) == {"red": 2}
+    assert counts.of(collection.catalog, ("red",), words.GENERATED) == {"red": 0}
+    assert counts.of(collection.catalog, ("red",)) == {"red": 2}
+
+
+def test_of_several_phrases_the_rarest_is_counted_up_to_a_limit(collection):
+    def count(*phrases, limit=9):
+        return words.occurrences(collection.catalog, [one.split() for one in phrases], limit)
+
+    assert count("red") == 2 and count("red", "bus") == 1 and count("red", "nowhere") == 0
+    assert count("red", limit=1) == 1

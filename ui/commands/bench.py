@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from capsearch.ui.commands.options import cache_option, data_option, json_option
 from capsearch.ui.output.terminal import console, print_json, remark
 
 if TYPE_CHECKING:
+    from capsearch.benchmarks.ratios import Loss
     from capsearch.benchmarks.retrieval import ResultRow, RetrievalOptions
     from capsearch.benchmarks.timing import Measurement
     from capsearch.encoders.datasets.features import FeatureCache
@@ -40,6 +41,8 @@ SPEED_EXAMPLES = """\b
 Examples:
   capsearch bench speed
   capsearch bench speed --part search --part text --json
+  capsearch bench speed --check
+  capsearch bench speed --part scale --size 100000 --plot scale.svg
 
 Figures are compared with a baseline measured in the same run, because machines differ.
 """
@@ -165,9 +168,9 @@ def _show(rows: Sequence[ResultRow], *, as_json: bool) -> None:
 @click.option(
     "--part",
     "parts",
-    type=click.Choice(["command", "text", "images", "describe", "search"]),
+    type=click.Choice(["command", "text", "images", "describe", "search", "indexing", "scale"]),
     multiple=True,
-    help="Measure only this part; repeatable.  [default: all parts]",
+    help="Measure only this part; repeatable.  [default: all parts but scale]",
 )
 @model_option
 @click.option(
@@ -177,20 +180,67 @@ def _show(rows: Sequence[ResultRow], *, as_json: bool) -> None:
     show_default=True,
     help="Number of measurements of each command, batch and search.",
 )
+@click.option(
+    "--size",
+    "sizes",
+    type=click.IntRange(min=100),
+    multiple=True,
+    metavar="IMAGES",
+    help="Images of a collection of --part scale; repeatable.  [default: 10000, 100000, 1000000]",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with status 1 if a ratio to a baseline is more than 25 % worse than the committed "
+    "figures, and name it.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also plot the searches of --part scale (.png, .svg or .pdf); needs capsearch[bench].",
+)
 @json_option
-def speed(parts: tuple[str, ...], name: str | None, repeats: int, as_json: bool) -> None:
+def speed(
+    parts: tuple[str, ...],
+    name: str | None,
+    repeats: int,
+    sizes: tuple[int, ...],
+    check: bool,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
     """Measure how long commands, queries, indexing and search take on this machine."""
+    from capsearch.benchmarks import ratios, report
+    from capsearch.benchmarks.scale_plot import save_scale_plot
     from capsearch.benchmarks.speed import Settings, measure
     from capsearch.benchmarks.timing import machine
 
+    if plot is not None:
+        report.check_plot(plot)
+    before = ratios.committed() if check else {}
+    settings = Settings(name, repeats)
+    settings = replace(settings, sizes=sizes or settings.sizes, report=remark)
     measurements: list[Measurement] = []
-    for one in measure(parts, Settings(name, repeats)):
+    for one in measure(parts, settings):
         remark(f"{one.part}: {one.name}: {one.p50:.1f} {one.unit}")
         measurements.append(one)
     if as_json:
         print_json({"machine": machine(), "measurements": [asdict(one) for one in measurements]})
     else:
         _print_speed(measurements, machine())
+    if plot is not None:
+        save_scale_plot(measurements, plot)
+        remark(f"plot: {plot}")
+    if check:
+        _check(ratios.losses(measurements, before))
+
+
+def _check(losses: Sequence[Loss]) -> None:
+    for loss in losses:
+        remark(f"slower: {loss}")
+    if losses:
+        raise SystemExit(1)
 
 
 def _print_speed(measurements: Sequence[Measurement], machine: Mapping[str, object]) -> None:

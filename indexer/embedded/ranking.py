@@ -1,0 +1,165 @@
+"""One search: candidates by every source of evidence, scored from their rows, step by step.
+
+No document outside the candidates can exceed the bound (engine.settling). Where codes find the
+candidates this holds but for what codes miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capsearch.engine import settling
+from capsearch.engine.evidence import Evidence, Floats, contributions
+from capsearch.engine.protocols import Found
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import GENERATED, Caption, Vectors
+from capsearch.engine.settling import Ranked, rank, settle
+from capsearch.indexer.embedded.arrays import Slots
+from capsearch.indexer.embedded.candidates import (
+    HAS_FILE,
+    Allowed,
+    Matches,
+    OpenArrays,
+    gather,
+    within,
+)
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.nearest import exact_scores
+
+MIN_DEPTH = 200  # images, and twice as many captions; docs/scale.md has their recall
+_IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
+_IS_GENERATED = f"c.source GLOB '{GENERATED}*'"
+_CAPTIONS = (
+    f"SELECT c.slot, i.slot, c.language, {_IS_GENERATED} FROM images i "
+    "CROSS JOIN captions c ON c.image_id = i.id WHERE c.slot IS NOT NULL AND {}"
+)
+_CAPTION_TEXTS = (
+    "SELECT slot, text, language, source, {} FROM captions c WHERE {} "
+    f"ORDER BY {_IS_GENERATED}, id"  # among equals, people's and older ones
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Captions:
+    """Captions of candidates with vectors: their slots, candidates (by row) and scores."""
+
+    slots: Slots
+    rows: NDArray[np.int64]
+    scores: Floats
+    generated: NDArray[np.bool_]
+
+    def best(self, count: int, chosen: NDArray[np.bool_]) -> Floats:
+        """(count,) the highest score of the chosen captions of each candidate, NaN for none."""
+        best = np.full(count, -np.inf)
+        np.maximum.at(best, self.rows[chosen], self.scores[chosen])
+        return np.where(best == -np.inf, np.nan, best)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Candidates that pass the filters: their evidence, ids and slots, and their captions."""
+
+    evidence: Evidence
+    ids: Sequence[str]
+    slots: Sequence[int]
+    captions: _Captions | None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search inside one snapshot."""
+
+    catalog: SqliteCatalog
+    arrays: OpenArrays
+    query: EncodedQuery
+    matches: Matches
+    allowed: Allowed
+
+    def ranked(self, stop: int) -> list[Ranked[int]]:
+        """At least the first `stop` of the ranking, or all of it; rows are slots."""
+        return settle(self.query, stop, MIN_DEPTH, self._gather)
+
+    def _gather(self, depth: int) -> settling.Pool[int]:
+        pool = gather(self.catalog, self.arrays, self.query, self.matches, self.allowed, depth)
+        scored = self.scored(pool.slots)
+        ranked = rank(self.query, scored.evidence, scored.ids, scored.slots)
+        return settling.Pool(
+            ranked, -np.inf if pool.complete else self.query.fusion.bound(pool.highest)
+        )
+
+    def scored(self, slots: Slots) -> _Scored:
+        """The exact evidence of candidates that pass the filters, in the order of their ids."""
+        number = "number" if self.catalog.has_words() else "NULL"
+        condition, operands = self.allowed.condition
+        sql = _IMAGES.format(number, within("i.slot", slots.tolist()), condition)
+        found = sorted(self.catalog.rows(sql, operands))
+        chosen = [slot for _, slot, _ in found]
+        matches = {"words": self.matches.words, "generated_words": self.matches.generated}
+        values: dict[str, Floats] = {
+            source: np.array([one.coverage(number) for _, _, number in found], float)
+            for source, one in matches.items()
+        }
+        values["tag"] = self.matches.tags.scores(chosen)
+        captions = None
+        if self.query.image is not None:
+            rows = np.array(chosen, np.int64)
+            values["image"] = exact_scores(self.query.image, self.arrays.images, rows)
+        if self.query.caption is not None:
+            captions = self._captions(self.query.caption, chosen)
+            for name, written in (
+                ("caption", ~captions.generated),
+                ("generated", captions.generated),
+            ):
+                values[name] = captions.best(len(chosen), written)
+        ids = [image_id for image_id, _, _ in found]
+        return _Scored(Evidence.of(len(found), **values), ids, chosen, captions)
+
+    def _captions(self, query: Vectors, images: Sequence[int]) -> _Captions:
+        """The captions of images, which are sorted by slot."""
+        found = self.catalog.rows(_CAPTIONS.format(within("i.slot", images)))
+        row_of = {slot: row for row, slot in enumerate(images)}
+        slots = np.array([row[0] for row in found], np.int64)
+        offsets = self.query.caption_offsets
+        scores = exact_scores(query, self.arrays.captions, slots)
+        scores += [offsets.get(language, 0.0) for _, _, language, _ in found]
+        return _Captions(
+            slots,
+            np.array([row_of[row[1]] for row in found], np.int64),
+            scores,
+            np.array([row[3] for row in found], bool),
+        )
+
+    def page(self, ranked: Sequence[Ranked[int]]) -> tuple[Found, ...]:
+        """Documents with the reasons for their scores."""
+        documents = self.catalog.documents([one.image_id for one in ranked])
+        scored = self.scored(np.array([one.row for one in ranked], np.int64))
+        row_of = {image_id: row for row, image_id in enumerate(scored.ids)}
+        fusion, evidence = self.query.fusion, scored.evidence
+        best, parts = self._best_captions(scored), fusion.log_odds(evidence)
+        return tuple(
+            Found(
+                documents[one.image_id],
+                one.score,
+                contributions(evidence, parts, row, fusion.sources, best.get(row)),
+            )
+            for one in ranked
+            for row in [row_of[one.image_id]]
+        )
+
+    def _best_captions(self, scored: _Scored) -> Mapping[int, Caption]:
+        """The caption of each row that scores highest."""
+        if scored.captions is None:
+            return {}
+        rows, scores = scored.captions.rows.tolist(), scored.captions.scores.tolist()
+        at = dict(zip(scored.captions.slots.tolist(), zip(rows, scores, strict=True), strict=True))
+        sql = _CAPTION_TEXTS.format(self.catalog.confidence(), within("slot", list(at)))
+        best: dict[int, tuple[float, Caption]] = {}
+        for slot, *texts in self.catalog.rows(sql):
+            row, score = at[slot]
+            if row not in best or score > best[row][0]:
+                best[row] = score, Caption(*texts)
+        return {row: caption for row, (_, caption) in best.items()}

@@ -1,0 +1,100 @@
+"""Large synthetic collections, small enough here: made once, searched exactly, added to."""
+
+import numpy as np
+import pytest
+
+from capsearch.benchmarks import peers, scale, scale_collection, scale_steps, scale_truth
+from capsearch.benchmarks.scale_plot import curves, save_scale_plot
+from capsearch.benchmarks.scale_vectors import CAPTIONS_PER_IMAGE, ScaleVectors
+from capsearch.benchmarks.timing import Measurement
+from capsearch.encoders import models
+from capsearch.engine.errors import DataProblem
+from capsearch.engine.records import Filters
+from capsearch.indexer.embedded.collection import Collection
+
+COUNT = 400
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.mktemp("cache")
+        patch.setattr(scale_collection, "user_cache_path", lambda _: cache)
+        said: list[str] = []
+        model = models.load(None)
+        made = scale_collection.ensure(model, COUNT, said.append)
+        assert made == scale_collection.ensure(model, COUNT, said.append) and len(said) == 1
+        yield made
+
+
+def test_vectors_are_the_same_each_time_and_have_unit_norm():
+    one, other = (np.concatenate([*ScaleVectors(models.load(None), 50).images()]) for _ in "ab")
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(np.linalg.norm(one[:, :-1], axis=1), 1, rtol=1e-5)
+
+
+def test_a_collection_is_complete(folder):
+    with Collection.open(folder) as collection:
+        stats = collection.stats()
+        assert (stats.images, stats.captions) == (COUNT, COUNT * CAPTIONS_PER_IMAGE)
+        assert collection.catalog.array("captions").rows == COUNT * CAPTIONS_PER_IMAGE
+        tagged = collection.backend.newest(Filters(tags=(scale_collection.share_tag(10),)), 99)
+        assert len(tagged) == COUNT // 10
+
+
+def test_searches_find_the_exact_ten_best(folder, monkeypatch):
+    # In a collection this small the words of the captions are rare; in a large one none is.
+    monkeypatch.setattr("capsearch.indexer.embedded.words.is_rare", lambda *_: False)
+    searched = scale_steps.search(folder, None, 4)
+    assert searched.recall == {"cm": 1.0, "clm": 1.0}
+    assert {"cm", "clm", "clm, 1 %", "clm, 10 %", "clm, 50 %"} == searched.times.keys()
+    assert searched.open_s > 0 and searched.peak_mb > 10
+
+
+def test_added_images_are_taken_out_again(folder):
+    assert scale_steps.add(folder, None) > 0
+    with Collection.open(folder) as collection:
+        assert len(collection.backend) == COUNT
+        assert collection.catalog.array("vectors").rows == COUNT
+
+
+def test_building_a_small_collection_makes_no_codes(folder):
+    built = scale_steps.build(folder)
+    assert built.codes_mb == 0 and built.peak_mb > 10
+
+
+@pytest.mark.parametrize("name", [*peers.names(COUNT), scale_steps.OURS])
+def test_every_way_finds_what_brute_force_finds(folder, name):
+    plain = scale_steps.vectors(folder, None, "numpy", 3)
+    found = scale_steps.vectors(folder, None, name, 3)
+    assert scale_truth.recall(found.found, plain.found) > 0.9
+    assert len(found.seconds) == 3
+
+
+def test_graphs_are_left_out_where_they_take_too_long():
+    assert set(peers.names(peers.GRAPH_ROWS + 1)) == {"numpy", "FAISS flat"}
+
+
+def test_recall_is_the_share_of_the_best_that_was_found():
+    assert scale_truth.recall([[1, 2], [3, 9]], [[2, 1], [3, 4]]) == (1 + 1 / 2) / 2
+
+
+def test_a_plot_has_a_curve_for_each_search(tmp_path):
+    def line(name, unit="ms"):
+        return Measurement(scale.PART, name, unit, 2.0, 3.0, 5)
+
+    lines = [
+        line("1,000: CM"),
+        line("10,000: CM"),
+        line("10,000: CM, CPU time"),
+        line("10,000 vectors: numpy"),
+        line("10,000: codes made", "s"),
+    ]
+    assert curves(lines) == {
+        "CM": [(1000, 2.0), (10_000, 2.0)],
+        "numpy, vectors alone": [(10_000, 2.0)],
+    }
+    save_scale_plot(lines, tmp_path / "scale.svg")
+    assert (tmp_path / "scale.svg").stat().st_size > 1000
+    with pytest.raises(DataProblem, match="--part scale"):
+        save_scale_plot([], tmp_path / "none.svg")
