@@ -18,7 +18,6 @@ from small_problems import (  # noqa: E402
 
 from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage  # noqa: E402
 from capsearch.encoders.text import MAX_TOKENS  # noqa: E402
-from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side  # noqa: E402
 from capsearch.encoders.training.fit.corpus import (  # noqa: E402
     Vocabulary,
     build_vocabulary,
@@ -26,7 +25,6 @@ from capsearch.encoders.training.fit.corpus import (  # noqa: E402
     texts_of,
     word_vectors,
 )
-from capsearch.encoders.training.fit.names import ShownConcepts  # noqa: E402
 from capsearch.encoders.training.nn.losses import LOSSES  # noqa: E402
 from capsearch.encoders.training.nn.w2vv import LanguageBranch, TextConfig  # noqa: E402
 from capsearch.encoders.training.runs.variants import VARIANTS, apply_variant  # noqa: E402
@@ -238,85 +236,3 @@ class TestVariants:
     def test_an_unknown_loss_is_refused_with_the_known_ones(self):
         with pytest.raises(TrainingProblem, match="no loss called 'hope'; there is infonce"):
             options(loss="hope", config=SMALL)
-
-
-class TestMatchingPairs:
-    """A name is true of several images of a batch: they are no negatives of it."""
-
-    MATCHING = torch.tensor([[False, True, False], [False, False, False]])
-    THREE = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    ROWS = torch.tensor([0, 2])
-
-    def loss(self, name, matching):
-        return LOSSES[name](EYE, self.THREE, self.ROWS, ONE, matching).item()
-
-    def test_infonce_leaves_them_out(self):
-        # scores [[1, .8, 0], [0, .6, 1]]; text 0 has only image 2 as a negative
-        to_images = math.log(1 + math.exp(0 - 1)) + math.log(
-            1 + math.exp(0 - 1) + math.exp(0.6 - 1)
-        )
-        to_texts = 2 * math.log(1 + math.exp(0 - 1))
-        assert self.loss("infonce", self.MATCHING) == pytest.approx((to_images + to_texts) / 4)
-
-    def test_triplet_leaves_them_out(self):
-        # text 0: .2 + 0 - 1 < 0; text 1: .2 + .6 - 1 < 0
-        assert self.loss("triplet", self.MATCHING) == 0.0
-
-    def test_contrastive_leaves_them_out(self):
-        everything = torch.ones(2, 3, dtype=torch.bool)
-        assert self.loss("contrastive", everything) == 0.0  # positives are 0 apart
-
-    @pytest.mark.parametrize("name", ["infonce", "triplet"])
-    def test_the_own_image_stays_the_positive_one(self, name):
-        own = torch.tensor([[True, False, False], [False, False, True]])
-        assert self.loss(name, own) == self.loss(name, None)
-
-
-def side(rows, concepts=None, vectors=None):
-    vectors = torch.eye(max(rows) + 1)[rows] if vectors is None else vectors
-    named = None if concepts is None else np.array(concepts)
-    return Side(np.array(rows), vectors, named)
-
-
-class TestCaptionLoss:
-    # image 0 shows concepts 0 and 1, image 1 concept 1, image 2 nothing
-    SHOWN = np.array([[True, True], [False, True], [False, False]])
-
-    def matching(self, one, other):
-        seen = []
-
-        def loss(texts, vectors, rows, scale, matching):
-            seen.append(matching)
-            return torch.zeros(())
-
-        losses = CaptionLoss(loss, self.SHOWN)
-        if other is None:
-            losses.against_images([one], torch.eye(3), torch.tensor(0.0))
-        else:
-            losses.between([one, other], torch.tensor(0.0))
-        return seen[0].tolist()
-
-    def test_a_name_matches_every_image_that_shows_it(self):
-        named = side([0, 2], [1, -1])
-        assert self.matching(named, None) == [[True, True, False], [False, False, False]]
-
-    def test_a_name_matches_the_captions_of_every_image_that_shows_it(self):
-        names, sentences = side([0, 1], [1, -1]), side([0, 1], [-1, 0])
-        # names[0] is true of both images; sentences[1] names concept 0, which image 0 shows
-        assert self.matching(names, sentences) == [[True, True], [False, False]]
-
-    def test_without_concepts_nothing_else_matches(self):
-        seen = []
-        losses = CaptionLoss(lambda *given: seen.append(given[4]) or torch.zeros(()))
-        losses.against_images([side([0, 1], [-1, -1])], torch.eye(2), torch.tensor(0.0))
-        assert seen == [None]
-
-    def test_captions_of_different_images_have_no_loss_between_them(self):
-        losses = CaptionLoss(LOSSES["infonce"])
-        assert losses.between([side([0, 1]), side([2, 3])], torch.tensor(0.0)) == 0.0
-
-
-def test_the_concepts_that_a_batchs_images_show():
-    numbers = {"bird": 0, "dog": 1, "wren": 2}
-    shown = ShownConcepts([np.array([2, 0]), np.array([], np.int64), np.array([1])], numbers)
-    assert shown.of(np.array([2, 0])).tolist() == [[False, True, False], [True, False, True]]
