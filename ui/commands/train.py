@@ -12,6 +12,7 @@ from capsearch.engine.errors import TrainingProblem
 from capsearch.ui.commands.train_heads import caption, tags
 from capsearch.ui.commands.train_options import (
     epochs_option,
+    labelled_option,
     lr_option,
     no_flip_option,
     run_options,
@@ -73,6 +74,7 @@ def command() -> None:
 
 @command.command(epilog=TEXT_EXAMPLES)
 @run_options
+@labelled_option
 @click.option(
     "--backbone",
     metavar="NAME",
@@ -145,6 +147,7 @@ def text(
 
 @command.command(epilog=PROJECTION_EXAMPLES)
 @run_options
+@labelled_option
 @click.option(
     "--backbone", required=True, metavar="NAME", help="The backbone whose features to project."
 )

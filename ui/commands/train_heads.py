@@ -10,6 +10,7 @@ import click
 
 from capsearch.ui.commands.train_options import (
     epochs_option,
+    labelled_option,
     lr_option,
     no_flip_option,
     run_options,
@@ -57,14 +58,7 @@ _backbone_option = click.option(
 @click.command(epilog=TAGS_EXAMPLES)
 @run_options
 @_backbone_option
-@click.option(
-    "--labelled",
-    type=click.Path(exists=True, path_type=Path),
-    multiple=True,
-    metavar="PATH",
-    help="Labelled photographs to learn from as well: a label is one tag, and the others of its "
-    "set are absent; everything else is unknown. Repeat the option for several.",
-)
+@labelled_option
 @click.option(
     "--variant",
     default="cascade",
@@ -84,7 +78,6 @@ _backbone_option = click.option(
 @no_flip_option
 def tags(
     backbone: str | None,
-    labelled: tuple[Path, ...],
     variant: Any,
     hidden: int,
     epochs: int,
@@ -106,7 +99,7 @@ def tags(
     )
 
     def train(run: TrainingRun, listener: Listener) -> Path:
-        return train_tags(TagsRun(run, config, labelled), listener)
+        return train_tags(TagsRun(run, config), listener)
 
     return carry_out(train, run, as_json, use="bench tags --data DIR --model {}")
 

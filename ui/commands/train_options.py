@@ -42,14 +42,6 @@ _DATA: tuple[Option[Any], ...] = (
         help="The folder of the image files. Set it when they are not beside the captions.",
     ),
     click.option(
-        "--labelled",
-        type=_folder(must_exist=True),
-        multiple=True,
-        metavar="DIR",
-        help="A folder of images with labels instead of captions, in the same layout. Their "
-        "names in three languages become captions. Repeat the option for several.",
-    ),
-    click.option(
         "--lang",
         "languages",
         multiple=True,
@@ -233,6 +225,15 @@ epochs_option: Option[Any] = click.option(
     help="How often to go through the training images at most. Training stops earlier when "
     "validation has not improved for four epochs.",
 )
+labelled_option: Option[Any] = click.option(
+    "--labelled",
+    type=_folder(must_exist=True),
+    multiple=True,
+    metavar="DIR",
+    help="A folder of images with labels instead of captions, in the same layout. Names of what "
+    "a label stands for are what the model learns of them. Repeat the option for several.",
+)
+
 no_flip_option: Option[Any] = click.option(
     "--no-flip",
     is_flag=True,
@@ -276,7 +277,7 @@ def training_run(options: dict[str, Any]) -> TrainingRun:
         sources=tuple(Source(path, images=options["images"]) for path in options["sources"]),
         name=options["name"],
         output=options["output"] or user_models_dir() / options["name"],
-        labelled=options["labelled"],
+        labelled=options.get("labelled", ()),  # of commands that have the option
         languages=options["languages"] or LANGUAGES,
         train_split=options["train_split"],
         validation_split=options["val_split"],

@@ -14,7 +14,7 @@ from torch import nn
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.calibration.logistic import expected_calibration_error
-from capsearch.encoders.datasets.dataset import CaptionDataset, Source, read_labelled
+from capsearch.encoders.datasets.dataset import CaptionDataset, read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, load_features
 from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.tag_labels import (
@@ -42,11 +42,10 @@ from capsearch.engine.records import Vectors
 
 @dataclass(frozen=True, slots=True)
 class TagsRun:
-    """A training run of a tagger. `labelled`: labelled photographs to learn from as well."""
+    """A training run of a tagger."""
 
     run: TrainingRun
     config: TagConfig
-    labelled: tuple[Source | Path | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,9 @@ def _split(tags: TagsRun, backbone: ImageNetwork, part: str, listener: Listener)
     run = tags.run
     split = run.train_split if part == "train" else run.validation_split
     found = _encoded(tags, backbone, read_split(run, split), part, listener)
-    if not tags.labelled:
+    if not run.labelled:
         return found
-    labelled = read_labelled(tags.labelled).split(part)
+    labelled = read_labelled(run.labelled).split(part)
     return found + _encoded(tags, backbone, labelled, part, listener)
 
 
