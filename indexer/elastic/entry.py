@@ -118,9 +118,14 @@ class Entry:
         return 0
 
     def follow(self, before: Entry) -> int:
-        """Takes over what people wrote about the image that a file held before."""
+        """Takes over what people wrote and rejected about the image that a file held before."""
         kept = [tag for tag in before.tags if _by_people(tag.source) and tag not in self.tags]
         self.tags += kept
+        rejected = {
+            text for one in (self, before) for text in (one.enriched or {}).get("rejected", ())
+        }
+        if rejected:
+            self.enriched = {**(self.enriched or {}), "rejected": sorted(rejected)}
         written = [one for one in before.captions if _by_people(one.caption.source)]
         return sum(self._add(one.caption, one.origin) for one in written)
 

@@ -178,13 +178,33 @@ def test_a_version_that_is_gone_is_not_made_again(client, address, writer):
     assert not client.indices.exists(index=writer.index)
 
 
-def test_a_collection_of_the_first_schema_is_brought_up_to_date_when_it_is_written_to(
-    client, address, writer
+CONCEPTS, PIPELINE = ("concepts", "labels"), tuple(mapping.PIPELINE_FIELDS)
+
+
+@pytest.mark.parametrize("aliases", [{"errors": {}}, {}], ids=["published", "begun"])
+@pytest.mark.parametrize(
+    ("schema", "lacking"), [(1, CONCEPTS + PIPELINE), (2, CONCEPTS), (2, PIPELINE)]
+)
+def test_an_older_schema_gets_the_fields_it_lacks_when_it_is_written_to(
+    client, address, schema, lacking, aliases
 ):
-    writer.describe(schema=1)
-    client.indices.delete_alias(index=writer.index, name=mapping.write_alias(writer.index))
-    assert versions.prepare(client, address, IDENTITY) == writer.index
-    assert versions.about(client, address)["schema"] == mapping.SCHEMA
+    old, wanted = mapping.mapping(IDENTITY), mapping.mapping(IDENTITY)["properties"]
+    for name in lacking:
+        del old["properties"][name]
+    if "concepts" in lacking:
+        del old["properties"]["captions"]["properties"]["confidence"]
+        del old["properties"]["tags"]["properties"]["concept"]
+    old["_meta"][mapping.META]["schema"] = schema
+    client.indices.create(
+        index="errors-v1", settings=mapping.settings(1, 0), mappings=old, aliases=aliases
+    )
+    assert versions.prepare(client, address, IDENTITY) == "errors-v1"
+    assert versions.about(client, address, "errors-v1")["schema"] == mapping.SCHEMA
+    now = client.indices.get_mapping(index="errors-v1")["errors-v1"]["mappings"]["properties"]
+    assert set(now) == set(wanted)
+    for name in ("captions", "tags"):
+        assert set(now[name]["properties"]) == set(wanted[name]["properties"])
+    writer = ElasticWriter(client, address, "errors-v1", FakeTextEncoder().words)
     writer.upsert(new_documents([document("c")], {"c": X}, ()))
     writer.refresh()
-    assert len(ElasticBackend(client, address)) == 3
+    assert len(ElasticBackend(client, address, "errors-v1")) == 1

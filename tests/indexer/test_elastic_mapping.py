@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from document_contract import DOCUMENTS
 
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Filters, Tag
 from capsearch.indexer.elastic import mapping, requests
+from capsearch.indexer.elastic.entry import Entry
 
 RECORD = DOCUMENTS[0].record
 CAT = Document(
@@ -48,3 +50,28 @@ def test_broader_concepts_are_stored_so_that_a_filter_names_one() -> None:
 def test_words_of_models_are_found_too_with_all_names_of_a_tag() -> None:
     words = to_json(CAT)["words"]
     assert "a cat" in words and "猫" in words and "Grandma" in words
+
+
+def test_a_run_that_edits_a_copy_keeps_what_models_wrote_and_people_said() -> None:
+    reviewed = {"tagger": "t", "captioner": "m", "rejected": ["a dog"]}
+    captions = [["a cat", "en", "model:m", "", 1, 0.75]]
+    vectors = {CAT.captions[0]: np.ones(2, np.float32)}
+    known = {"captions": captions, "enriched": reviewed}
+    edited = Entry.of(NewDocument(CAT, None, None, vectors, known)).document()
+    assert (edited.document, list(edited.caption_vectors)) == (CAT, list(vectors))
+    assert edited.provenance["captions"] == captions
+    assert edited.provenance["enriched"] == reviewed
+
+
+def test_captions_that_were_rejected_are_so_for_the_edited_image_too() -> None:
+    before, edited = (Entry.of(NewDocument(CAT, None, None, {}, {})) for _ in range(2))
+    before.enriched = {"captioner": "m", "rejected": ["a dog"]}
+    edited.enriched = {"rejected": ["a cow"]}
+    edited.follow(before)
+    assert edited.enriched == {"rejected": ["a cow", "a dog"]}
+
+
+def test_a_copy_without_probabilities_of_captions_can_be_edited() -> None:
+    known = {"captions": [["a cat", "en", "model:m", "", 0]]}
+    edited = Entry.of(NewDocument(CAT, None, None, {}, known)).document()
+    assert edited.document.captions == (Caption("a cat", "en", "model:m", 1.0),)

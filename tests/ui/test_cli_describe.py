@@ -40,6 +40,23 @@ def test_no_enrich_leaves_it_to_a_later_run(
     assert run("enrich", "--redo", "--json").json["captioned"] == 4
 
 
+@pytest.mark.elastic
+def test_a_cluster_gets_generated_captions_by_a_copy_only(
+    run: Run, describing: Model, image_folder: Path, index_path: Path, cloud: str
+) -> None:
+    made = run("index", image_folder, "--backend", cloud, "--replicas", "0")
+    assert made.code == 0
+    assert sum("only into an index folder" in line for line in made.err.splitlines()) == 1
+    assert run("info", "--backend", cloud, "--json").json["captions"] == 0
+    assert "only into" not in run("index", "--no-enrich", "--backend", cloud).err
+    run("index", image_folder)
+    assert run("copy", index_path, cloud).code == 0
+    (image_folder / "red.txt").write_text("a red wall", encoding="utf-8")
+    again = run("index", "--backend", cloud, "--json")
+    assert (again.json["captions_added"], again.json["enriched"]) == (1, None)
+    assert run("info", "--backend", cloud, "--json").json["captions"] == 12 + 1
+
+
 def test_a_model_without_heads_is_one_line(run: Run, indexed: Path) -> None:
     for arguments in (["enrich"], ["caption", indexed / "red.png"], ["tag", indexed / "red.png"]):
         ran = run(*arguments)

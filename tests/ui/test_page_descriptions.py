@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from streamlit.testing.v1 import AppTest
 from capsearch.encoders import models
 from capsearch.encoders.models import Model
 from capsearch.engine.records import Caption, Filters
+from capsearch.indexer.elastic.client import Address
+from capsearch.indexer.elastic.copy import to_cluster
 from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import index
 from capsearch.ui.texts import TEXTS
 from capsearch.ui.web.descriptions import author, in_language_first
-from capsearch.ui.web.settings import INDEXING_VARIABLE
+from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXING_VARIABLE
 
 Opener = Callable[..., AppTest]
 SOURCE = "model:toy-captions@1"
@@ -141,3 +144,17 @@ def test_a_tag_is_a_filter_and_filters_have_counts_in_the_readers_language(
     chosen = page.multiselect(key="tags")
     assert chosen.value == ["blue"] and "蓝色 (1)" in chosen.options
     assert sum((one.key or "").startswith("open_grid") for one in page.button) == 1
+
+
+@pytest.mark.elastic
+def test_generated_captions_in_a_cluster_are_shown_without_a_review(
+    where: Path, describing_model: Model, blue: str, cloud: str, reviewer: Opener,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with Collection.open(where, describing_model) as collection:
+        to_cluster(collection, Address.parse(cloud), lambda *_: None, threading.Event(), replicas=0)
+    monkeypatch.setenv(BACKENDS_VARIABLE, cloud)
+    page = reviewer(view=blue, hl="en")
+    assert "a blue image" in texts(page)
+    assert not {one.label for one in page.button} & {"Accept", "Reject", "Save"}
