@@ -21,7 +21,7 @@ from capsearch.engine.errors import (
 )
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import codes, nearest
+from capsearch.indexer.embedded import nearest
 from capsearch.indexer.embedded.collection import Collection, default_index_path
 from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import index
@@ -164,10 +164,9 @@ def test_uncommitted_rows_are_not_found_and_are_cut_off_by_the_next_writer(where
 
 
 @pytest.fixture
-def large(monkeypatch, tmp_path):
+def large(monkeypatch):
     """Every file is too large to compare with each row."""
     monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 2))
-    monkeypatch.setattr(codes, "user_data_path", lambda _: tmp_path / "user")
 
 
 def test_a_large_index_caches_its_codes_and_returns_the_same_hits(where, fake_model, request):
