@@ -20,7 +20,7 @@ from capsearch.encoders.models import Model
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 
-VERSION = 1  # of what is generated; a collection of another one is made again
+VERSION = 2  # of what is generated; a collection of another one is made again
 SHARES = (1, 10, 50)  # percent of the images that have the tag `share_tag`
 LATEST, DAYS = datetime(2025, 1, 1), 20 * 365
 _DATED = 9  # of ten images

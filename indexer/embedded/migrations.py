@@ -149,4 +149,12 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
             BEGIN DELETE FROM generated_words WHERE rowid = OLD.number; END;
         """,
     ),
+    (
+        "indexes that answer a search without the rows of their tables",
+        """
+        DROP INDEX captions_by_image;
+        CREATE INDEX captions_by_image ON captions(image_id, slot, language, source);
+        CREATE INDEX captions_by_slot ON captions(slot, image_id) WHERE slot IS NOT NULL;
+        """,
+    ),
 )
