@@ -17,6 +17,7 @@ from capsearch.encoders.calibration.examples import (
     sampled,
 )
 from capsearch.encoders.calibration.generated import WORDS_WEIGHT, generated_kinds
+from capsearch.encoders.calibration.labelled import LabelledImages, labelled_names
 from capsearch.encoders.calibration.logistic import Floats, Regression
 from capsearch.encoders.calibration.scenarios import Scenario, names, scenarios
 from capsearch.encoders.evidence import DocumentBank
@@ -51,13 +52,14 @@ def fit_evidence(
     data: EncodedImages,
     bank: DocumentBank,
     object_names: Mapping[str, Mapping[str, str]],
+    labelled: LabelledImages | None = None,
     seed: int = 0,
 ) -> dict[str, LengthDependent]:
     """For every language the data has captions in, what evidence is worth to its queries.
 
     `object_names[language]` names the labels of `data.objects`: such short queries have many
-    right answers where a sentence has one, so they are fitted apart. Without names, sentences
-    stand for both.
+    right answers where a sentence has one, so they are fitted apart, together with the names of
+    what `labelled` images show. Without names, sentences stand for both.
     """
     fitted = {}
     for language in data.captions:
@@ -66,28 +68,37 @@ def fit_evidence(
         if not sentences:
             raise DataProblem(f"no {language} captions to calibrate with")
         weight = encoder.clm_weight(language)
-        long = _fit(sentences, weight, random)
+        long = _fit(sentences, sentences, weight, random)
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
         short = list(names(data, encoded, labels, bank, random))
+        if labelled is not None:
+            short += labelled_names(labelled, encoder, language, bank, random)
         fitted[language] = LengthDependent(
-            short=_fit(short, weight, random) if short else long, long=long
+            short=_fit(short, sentences, weight, random) if short else long, long=long
         )
     return fitted
 
 
 def _fit(
-    found: Sequence[Scenario], clm_weight: float, random: np.random.Generator
+    found: Sequence[Scenario],
+    sentences: Sequence[Scenario],
+    clm_weight: float,
+    random: np.random.Generator,
 ) -> EvidenceModel:
-    """Both kinds of documents, and the cut-offs."""
+    """Both kinds of documents, and the cut-offs.
+
+    What captions are worth is fitted on `sentences` where no collection found has any.
+    """
     examples = _examples(found, random, clm_weight, captioned=False)
     features, labels, weights, sizes = examples
     free = logistic.fit(np.c_[features, sizes], labels, weights, np.zeros(len(labels)))
     exponent = round(float(np.clip(-free.coefficients[-1], 0.0, 1.0)), 3)
     image = _kind(fitted_regression(examples, exponent, {"image": 1.0}), {"image": 1.0})
     shares: dict[Source, float] = {"image": 1.0 - clm_weight, "caption": clm_weight}
-    languages = sorted({one.caption_language for one in found})
-    captioned = _examples(found, random, clm_weight, captioned=True, languages=languages)
+    described = [one for one in found if not np.isnan(one.caption).all()] or sentences
+    languages = sorted({one.caption_language for one in described})
+    captioned = _examples(described, random, clm_weight, captioned=True, languages=languages)
     fitted = fitted_regression(captioned, exponent, shares)
     caption = _kind(fitted, shares)
     offsets = _offsets(fitted, caption, languages)
@@ -95,10 +106,10 @@ def _fit(
     model = EvidenceModel(kinds, REFERENCE_SIZE, exponent, 0.0, caption_offsets=offsets)
     first, others = _cutoffs(model, found)
     model = replace(model, cutoff=first, tail_cutoff=min(first, others))
-    described = [one for one in found if one.generated]
-    if not described:
+    generated = [one for one in found if one.generated]
+    if not generated:
         return model
-    return replace(model, kinds={**kinds, **generated_kinds(model, described, clm_weight, random)})
+    return replace(model, kinds={**kinds, **generated_kinds(model, generated, clm_weight, random)})
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:

@@ -16,6 +16,7 @@ from capsearch.encoders.calibration.collection import (
     encode_images,
 )
 from capsearch.encoders.calibration.fit import document_bank, fit_evidence
+from capsearch.encoders.calibration.labelled import encode_labelled
 from capsearch.encoders.calibration.query_bank import CAPTIONS_PER_LANGUAGE, cluster_bank
 from capsearch.encoders.calibration.stored import own_calibration
 from capsearch.encoders.calibration.vectors import CaptionVectors, fit_vectors
@@ -38,6 +39,7 @@ class CalibrationRun:
     """What a run reads and writes. `output` None: this user's calibration of the model."""
 
     sources: tuple[Source | Path | str, ...]
+    labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
     model: str | None = None
     split: str = "val"
     bank_split: str = "train"
@@ -60,7 +62,8 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
         validation, general = (as_indexed(model, one) for one in (validation, general))
     bank = document_bank(general)
     labels = sorted({label for found in validation.objects for label in found})
-    fitted = fit_evidence(model.text, validation, bank, names_of(labels))
+    labelled = encode_labelled(model, run.labelled, cache, report) if run.labelled else None
+    fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled)
     evidence.save(folder, fitted, bank)
     return fitted
 

@@ -60,7 +60,7 @@ def scenarios(
         both = np.intersect1d(queries.image_rows, captions.image_rows)
         for size in SIZES:
             for share in SHARES:
-                chosen = _draw(np.unique(captions.image_rows), size, random)
+                chosen = draw(np.unique(captions.image_rows), size, random)
                 asked = _draw_queries(queries, np.intersect1d(both, chosen), random)
                 if len(asked.image_rows):
                     documents = captions.of_images(chosen)
@@ -84,7 +84,7 @@ def names(
     labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
     for language, captions in data.captions.items():
         for size, share in product(SIZES, SHARES):
-            chosen = _draw(labelled, size, random)
+            chosen = draw(labelled, size, random)
             relevant = relevance(data, labels, chosen)
             present = np.flatnonzero(relevant.any(axis=1))
             if not len(present):
@@ -248,7 +248,8 @@ def backgrounds(bank: DocumentBank, visual: Vectors, caption: Vectors) -> tuple[
     )
 
 
-def _draw(rows: Rows, count: int, random: np.random.Generator) -> Rows:
+def draw(rows: Rows, count: int, random: np.random.Generator) -> Rows:
+    """At most `count` of the rows, ascending."""
     return np.sort(random.permutation(rows)[:count])
 
 
@@ -256,4 +257,4 @@ def _draw_queries(
     queries: EncodedCaptions, images: Rows, random: np.random.Generator
 ) -> EncodedCaptions:
     rows = np.flatnonzero(np.isin(queries.image_rows, images))
-    return queries.at(_draw(rows, MAX_QUERIES, random))
+    return queries.at(draw(rows, MAX_QUERIES, random))

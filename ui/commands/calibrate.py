@@ -14,18 +14,28 @@ EXAMPLES = """\b
 Examples:
   capsearch calibrate --data DIR
   capsearch calibrate --data DIR --model mine --split val
+  capsearch calibrate --data DIR --labelled SETS --model mine
 
 A calibrated model shows every hit with its probability of relevance, fuses images with and
 without captions fairly, and leaves out what does not match. The built-in models are calibrated;
 run this for your own, or to calibrate a built-in one on images like yours.
 
 DIR holds captioned images in one of the layouts that `capsearch train` reads, with a split
-for calibration that the model was not trained on.
+for calibration that the model was not trained on. With --labelled, names of what these images show
+are calibrated too: queries such as "violin" then promise no more than they find.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @data_option
+@click.option(
+    "--labelled",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A folder of images with labels instead of captions, whose names are queries to fit on "
+    "as well. Repeat the option for several.",
+)
 @model_option
 @click.option(
     "--split",
@@ -49,6 +59,7 @@ for calibration that the model was not trained on.
 @json_option
 def command(
     sources: tuple[Path, ...],
+    labelled: tuple[Path, ...],
     name: str | None,
     split: str,
     bank_split: str,
@@ -61,7 +72,7 @@ def command(
     from capsearch.indexer.progress import Progress
     from capsearch.ui.output.progress import progress_bar
 
-    run = CalibrationRun(sources, name, split, bank_split, cache, output)
+    run = CalibrationRun(sources, labelled, name, split, bank_split, cache, output)
     with progress_bar() as show:
         fitted = calibrate(run, lambda done, of: show(Progress("features", done, of, None)))
     if as_json:

@@ -1,0 +1,93 @@
+"""Names of what labelled photographs show, as queries to calibrate with."""
+
+import numpy as np
+import pytest
+
+from capsearch.encoders import concepts
+from capsearch.encoders.calibration import fit
+from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages
+from capsearch.encoders.calibration.labelled import LabelledImages, labelled_names
+from capsearch.encoders.evidence import DocumentBank
+from capsearch.engine.fakes import FakeTextEncoder
+from capsearch.engine.records import EncodedText
+from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
+
+NAMED = ("dolphin", "violin", "castle", "mushroom", "tiger", "lemon")
+COUNT, WIDTH = 300, 24
+
+
+class RandomTexts(FakeTextEncoder):
+    """Another direction for every text."""
+
+    def encode(self, texts, language):
+        rows = [np.random.default_rng(list(text.encode())).standard_normal(WIDTH) for text in texts]
+        vectors = as_query(unit(np.array(rows, np.float32).reshape(-1, WIDTH)))
+        return EncodedText(vectors, vectors, (True,) * len(texts))
+
+    def as_documents(self, captions):
+        return documents(strip_bias(captions))
+
+
+def documents(vectors):
+    return as_document(vectors, np.zeros(len(vectors), np.float32))
+
+
+def anywhere(count, seed):
+    return unit(np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def bank() -> DocumentBank:
+    vectors = documents(anywhere(100, 2))
+    return DocumentBank(vectors, vectors)
+
+
+def labelled(share: float) -> LabelledImages:
+    """A share of the images lies near the name of what they show, the others anywhere."""
+    shown = [NAMED[number % len(NAMED)] for number in range(COUNT)]
+    names = strip_bias(RandomTexts().encode(shown, "en").visual)
+    known = np.random.default_rng(4).random(COUNT) < share
+    others = anywhere(COUNT, 5)
+    images = np.where(known[:, None], unit(names + 0.5 * others), others)
+    return LabelledImages(documents(images), tuple(map(concepts.broader, shown)), NAMED)
+
+
+def found_by(share: float, bank: DocumentBank):
+    random = np.random.default_rng(0)
+    return list(labelled_names(labelled(share), RandomTexts(), "en", bank, random))
+
+
+def test_an_image_is_relevant_to_the_name_of_what_it_shows_and_to_no_other(bank):
+    one = found_by(1.0, bank)[-1]
+    assert set(one.texts) == {concepts.by_id(each).name("en") for each in NAMED}
+    assert (one.relevant.sum(axis=0) == 1).all()
+    assert (one.relevant.sum(axis=1) == COUNT / len(NAMED)).all()
+
+
+def test_labelled_images_have_no_captions(bank):
+    assert all(np.isnan(one.caption).all() for one in found_by(1.0, bank))
+
+
+@pytest.fixture(scope="module")
+def captioned() -> EncodedImages:
+    texts = tuple(f"photo {number}" for number in range(COUNT))
+    encoded, rows = RandomTexts().encode(texts, "en"), np.arange(COUNT)
+    images = documents(unit(strip_bias(encoded.visual) + 0.7 * anywhere(COUNT, 6)))
+    found = documents(strip_bias(encoded.caption))
+    captions = EncodedCaptions(texts, encoded.visual, encoded.caption, found, rows)
+    return EncodedImages(images, {"en": captions}, ((),) * COUNT)
+
+
+def test_names_that_find_little_promise_little(bank, captioned):
+    best = {}
+    for share in (0.1, 0.9):
+        fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, labelled(share))
+        one = found_by(share, bank)[-1]
+        hits = [np.sort(fit.probabilities(fitted["en"].short, one, row))[-40:] for row in range(6)]
+        best[share] = np.mean(hits)
+    assert best[0.1] < 0.4 < 0.8 < best[0.9]
+
+
+def test_without_captioned_names_a_caption_is_worth_what_it_is_to_sentences(bank, captioned):
+    fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, labelled(0.9))["en"]
+    assert fitted.short.kinds["caption"].weights["caption"] > 0
