@@ -1,17 +1,21 @@
 """How evidence is fused in collections like people's folders, and what the cut-off leaves.
 
-Two experiments on a split, both with the engine's own fusion:
+Three experiments on a split, both with the engine's own fusion:
 
     shares   MRR when a share of the images has captions in another language: images alone (CM), the
              paper's convex combination (CLM), and calibrated evidence, with its calibration error
     names    names of labelled objects, each with and without the images of its class: how many
              absent ones come back empty at the default cut-off, and how many present ones are lost
+    absent   the same for sentences: those of `absent.tsv`, our own, are about things that
+             photographs of everyday scenes hardly ever show
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -46,11 +50,11 @@ class ShareRow:
 
 
 @dataclass(frozen=True, slots=True)
-class NamesRow:
-    """The cut-off on names of one language."""
+class CutoffRow:
+    """The cut-off on names, or on sentences, of one language."""
 
     language: str
-    names: int
+    queries: int  # absent ones
     lost: float  # present, but without a right hit above the cut-off
     empty: float  # absent, and nothing is shown
     calibration_error: float
@@ -109,7 +113,7 @@ def _share_row(
     )
 
 
-def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[NamesRow]:
+def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[CutoffRow]:
     """Names of the labels in each language, against images without captions."""
     labels = sorted({label for found in data.objects for label in found})
     if not labels:
@@ -121,22 +125,12 @@ def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Nam
 
 def _names_row(
     model: Model, bank: DocumentBank, data: EncodedImages, language: str, named: Mapping[str, str]
-) -> NamesRow:
+) -> CutoffRow:
     texts, images = list(named.values()), np.arange(len(data.images))
-    encoded = encode_texts(model.text, texts, language)
-    scores = (encoded.visual @ data.images.T).astype(np.float64)
-    scenario = Scenario(
-        scores,
-        np.full_like(scores, np.nan),
-        relevance(data, list(named), images),
-        *backgrounds(bank, encoded.visual, encoded.caption),
-        language,
-        tuple(texts),
-    )
+    answers = _alone(model, bank, data, texts, language)
     lost, empty, found, right = [], [], list[float](), list[bool]()
-    for row, text in enumerate(texts):
-        fitted = _fitted(model, text, language)
-        values, relevant = probabilities(fitted, scenario, row), scenario.relevant[row]
+    all_relevant = relevance(data, list(named), images)
+    for relevant, (values, fitted) in zip(all_relevant, answers, strict=True):
         shown = values >= fitted.tail_cutoff
         lost.append(values.max() < fitted.cutoff or not (shown & relevant).any())
         empty.append(values[~relevant].max() < fitted.cutoff)
@@ -144,7 +138,62 @@ def _names_row(
         found.extend(values[first])
         right.extend(relevant[first])
     error = expected_calibration_error(np.array(found), np.array(right, float))
-    return NamesRow(language, len(texts), float(np.mean(lost)), float(np.mean(empty)), error)
+    return CutoffRow(language, len(texts), float(np.mean(lost)), float(np.mean(empty)), error)
+
+
+def absent(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[CutoffRow]:
+    """Sentences about what no image shows, and the images' own captions.
+
+    A caption is lost if its image is among the first hits and below the cut-off.
+    """
+    for language, captions in data.captions.items():
+        texts = absent_sentences(language)
+        nothing = _alone(model, bank, data, texts, language)
+        empty = [values.max() < fitted.cutoff for values, fitted in nothing]
+        lost, found, right = [], list[float](), list[bool]()
+        described = _alone(model, bank, data, captions.texts, language)
+        for row, (values, fitted) in zip(captions.image_rows, described, strict=True):
+            first = np.argsort(-values)[:FIRST]
+            found.extend(values[first])
+            right.extend(first == row)
+            if row in first:
+                best = values.max() >= fitted.cutoff
+                lost.append(not best or values[row] < fitted.tail_cutoff)
+        error = expected_calibration_error(np.array(found), np.array(right, float))
+        yield CutoffRow(
+            language, len(texts), float(np.mean(lost or [0.0])), float(np.mean(empty)), error
+        )
+
+
+def absent_sentences(language: str) -> tuple[str, ...]:
+    """Sentences about what photographs of everyday scenes hardly ever show."""
+    with (Path(__file__).parent / "absent.tsv").open(encoding="utf-8", newline="") as file:
+        return tuple(row[language] for row in csv.DictReader(file, delimiter="\t"))
+
+
+def _alone(
+    model: Model, bank: DocumentBank, data: EncodedImages, texts: Sequence[str], language: str
+) -> Iterator[tuple[Floats, EvidenceModel]]:
+    """What each text gives every image without captions, and how it was fitted."""
+    scenario = _without_captions(model, bank, data, texts, language)
+    for row, text in enumerate(texts):
+        fitted = _fitted(model, text, language)
+        yield probabilities(fitted, scenario, row), fitted
+
+
+def _without_captions(
+    model: Model, bank: DocumentBank, data: EncodedImages, texts: Sequence[str], language: str
+) -> Scenario:
+    encoded = encode_texts(model.text, texts, language)
+    scores = (encoded.visual @ data.images.T).astype(np.float64)
+    return Scenario(
+        scores,
+        np.full_like(scores, np.nan),
+        np.zeros(scores.shape, bool),
+        *backgrounds(bank, encoded.visual, encoded.caption),
+        language,
+        tuple(texts),
+    )
 
 
 def _fitted(model: Model, text: str, language: str) -> EvidenceModel:

@@ -13,7 +13,7 @@ from capsearch.ui.commands.options import data_option, json_option, model_option
 from capsearch.ui.output.terminal import aligned, print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.benchmarks.evidence import NamesRow, ShareRow
+    from capsearch.benchmarks.evidence import CutoffRow, ShareRow
 
 EXAMPLES = """\b
 Examples:
@@ -23,7 +23,8 @@ Examples:
 The first table: MRR where a share of the images has captions in another language, by images
 alone (CM), by the paper's convex combination (CLM) and by calibrated evidence, with its
 expected calibration error over the first ten hits. The second, where images have labelled
-objects: names of objects, each with and without the images that show it.
+objects: names of objects, each with and without the images that show it. The third: sentences
+about what no image shows, and captions whose image is among the first ten hits.
 """
 
 
@@ -81,13 +82,17 @@ def evidence(
     rows = list(measure.shares(model, bank, data, shares, captions))
     labelled = any(data.objects)
     named = list(measure.names(model, bank, data)) if labelled else []
+    absent = list(measure.absent(model, bank, data))
     if as_json:
-        print_json({"shares": list(map(asdict, rows)), "names": list(map(asdict, named))})
-    else:
-        _print(rows, named)
+        tables = {"shares": rows, "names": named, "sentences": absent}
+        print_json({name: list(map(asdict, found)) for name, found in tables.items()})
+        return
+    _print_shares(rows)
+    _print_cutoffs("names", named)
+    _print_cutoffs("sentences", absent)
 
 
-def _print(shares: Sequence[ShareRow], named: Sequence[NamesRow]) -> None:
+def _print_shares(shares: Sequence[ShareRow]) -> None:
     table: list[tuple[str, ...]] = [
         ("query", "captions", "share", "CM", "CLM", "evidence", "calibration error")
     ]
@@ -101,16 +106,19 @@ def _print(shares: Sequence[ShareRow], named: Sequence[NamesRow]) -> None:
         for one in shares
     ]
     click.echo("\n".join(aligned(table)))
-    if named:
-        table = [("names", "queries", "present, lost", "absent, empty", "calibration error")]
+
+
+def _print_cutoffs(what: str, found: Sequence[CutoffRow]) -> None:
+    if found:
+        table = [(what, "queries", "present, lost", "absent, empty", "calibration error")]
         table += [
             (
                 one.language,
-                str(one.names),
+                str(one.queries),
                 f"{one.lost:.1%}",
                 f"{one.empty:.1%}",
                 f"{one.calibration_error:.3f}",
             )
-            for one in named
+            for one in found
         ]
         click.echo("\n" + "\n".join(aligned(table)))
