@@ -94,5 +94,9 @@ class DataProblem(CapsearchError):
     """A data set that is not laid out as expected."""
 
 
+class MissingSplit(DataProblem):
+    """A source without the splits asked for."""
+
+
 class TrainingProblem(CapsearchError):
     """A training run that cannot start or go on."""

@@ -18,7 +18,7 @@ from capsearch.encoders.datasets.captioned import CaptionedImage, Source
 from capsearch.encoders.datasets.image_store import ImageStore
 from capsearch.encoders.datasets.labelled import split_of_photo
 from capsearch.encoders.datasets.layouts import layout_of
-from capsearch.engine.errors import DataProblem
+from capsearch.engine.errors import DataProblem, MissingSplit
 from capsearch.engine.records import LANGUAGES, Caption
 
 __all__ = ["CaptionDataset", "CaptionedImage", "Source", "read", "read_labelled"]
@@ -88,17 +88,24 @@ def read(
 
     Captions add up, exact repeats are dropped. The first source that names a file or a split
     decides, except that an image in any source's test split is never in another split.
-    DataProblem for an unknown layout, a missing split, or no image with captions.
+    DataProblem for an unknown layout, a split that no source has, or no image with captions.
     """
     merged: dict[str, CaptionedImage] = {}
     store = ImageStore()
+    missing: list[MissingSplit] = []
     for given in sources:
         source = given if isinstance(given, Source) else Source(Path(given))
         layout = layout_of(source)
-        for image in layout.read(source, splits):
-            earlier = merged.get(image.id)
-            merged[image.id] = image if earlier is None else merge(earlier, image)
+        try:
+            for image in layout.read(source, splits):
+                earlier = merged.get(image.id)
+                merged[image.id] = image if earlier is None else merge(earlier, image)
+        except MissingSplit as problem:
+            missing.append(problem)
+            continue
         store += layout.store(source, splits)
+    if missing and not merged:
+        raise missing[0]
     return _chosen(tuple(map(_complete, merged.values())), store, splits)
 
 

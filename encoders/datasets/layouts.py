@@ -26,7 +26,7 @@ from capsearch.encoders.datasets.captioned import (
 from capsearch.encoders.datasets.coco import InvalidCoco, coco_captions
 from capsearch.encoders.datasets.image_store import ImageStore, is_archive
 from capsearch.encoders.datasets.labelled import concepts_of
-from capsearch.engine.errors import DataProblem
+from capsearch.engine.errors import DataProblem, MissingSplit
 from capsearch.engine.records import Caption
 
 Splits = Sequence[str] | None
@@ -82,7 +82,7 @@ def _read_jsonl(source: Source, splits: Splits) -> Iterator[CaptionedImage]:
     files = _jsonl_files(source.path, splits)
     if not files:
         known = ", ".join(split for split, _ in _jsonl_files(source.path, None))
-        raise DataProblem(f"no split {', '.join(splits or ())} in {source.path}; there is {known}")
+        raise MissingSplit(f"no split {', '.join(splits or ())} in {source.path}; there is {known}")
     for split, file in files:
         with open_text(file) as text:
             for number, line in enumerate(text, start=1):

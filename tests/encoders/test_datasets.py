@@ -215,6 +215,14 @@ class TestMerging:
         with pytest.raises(DataProblem, match="no split 'train'; there is test"):
             read([train, test], splits=["train"])
 
+    def test_a_source_may_lack_a_split_that_another_has(self, folder, tmp_path):
+        more = tmp_path / "more"
+        more.mkdir()
+        write_jsonl(more, "extra", [record(99, "99.jpg", en=["A hat."])])
+        assert read([folder, more], splits=["val"]) == read([folder], splits=["val"])
+        with pytest.raises(DataProblem, match="no split nowhere"):
+            read([folder, more], splits=["nowhere"])
+
     def test_overlaps_count_images_with_both_languages(self, folder):
         counts = overlaps(read([folder], splits=["val"]))
         assert counts == {("en", "zh"): 1, ("en", "ja"): 0, ("zh", "ja"): 0}
