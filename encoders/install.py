@@ -8,11 +8,12 @@ a model folder. The file can also be given, for machines without a network.
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,6 +81,18 @@ def install(name: str, file: Path | None = None, report: Report = lambda line: N
     _write(name, carrier, carrier.convert(content), folder)
     report(f"installed: {folder}")
     return folder
+
+
+def missing(name: str, kinds: Sequence[str]) -> UnknownModel:
+    """The error for a model that is not there: what to run, or which ones there are."""
+    if name in CARRIERS:
+        return UnknownModel(
+            f"{name} is not installed: run `capsearch models install {name}` "
+            f"({CARRIERS[name].megabytes} MB, once)"
+        )
+    names = ", ".join(one.name for one in models.available() if one.kind in kinds) or "none"
+    here = f" (for the folder here, write .{os.sep}{name})" if Path(name).is_dir() else ""
+    return UnknownModel(f"no {' or '.join(kinds)} model called '{name}'{here}; there is: {names}")
 
 
 def _carrier(name: str) -> Carrier:

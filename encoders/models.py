@@ -65,9 +65,9 @@ class Kind:
         return network
 
 
-def _call(function: str, argument: Path | str) -> Any:
+def _call(function: str, *arguments: object) -> Any:
     module, name = function.split(":")
-    return getattr(import_module(module), name)(argument)
+    return getattr(import_module(module), name)(*arguments)
 
 
 _BACKBONE = "capsearch.encoders.loaders:load_backbone"
@@ -269,11 +269,7 @@ def _named(name: str, kinds: tuple[str, ...]) -> Path:
             "or open it by its path"
         )
     if not found:
-        names = ", ".join(one.name for one in available() if one.kind in kinds) or "none"
-        here = f" (for the folder here, write .{os.sep}{name})" if Path(name).is_dir() else ""
-        raise UnknownModel(
-            f"no {' or '.join(kinds)} model called '{name}'{here}; there is: {names}"
-        )
+        raise _call("capsearch.encoders.install:missing", name, kinds)
     return found[0]
 
 

