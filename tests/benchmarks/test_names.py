@@ -8,8 +8,6 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from toys import png
 
 from capsearch.benchmarks import name_queries
@@ -126,10 +124,11 @@ class TestQueries:
         assert name_queries.spellings(by_id("dragon-fruit"), "zh") == ("火龍果",)
         assert name_queries.spellings(by_id("violin"), "ja") == ("ﾊﾞｲｵﾘﾝ", "ハ゛イオリン")
 
-    @given(st.sampled_from(sorted(all_concepts())))
-    def test_traditional_spellings_are_simplified_to_the_name(self, concept):
-        name = by_id(concept).name("zh")
-        assert simplify(name_queries.traditional(name)) == simplify(name)
+    def test_traditional_spellings_are_simplified_to_the_name(self):
+        names = {one.name("zh") for one in all_concepts().values()}
+        others = {one for one in names if simplify(name_queries.traditional(one)) != simplify(one)}
+        # OpenCC writes 揹, 菓 and 伕, which it leaves alone on the way back.
+        assert others == {"背着", "背带", "背带裤", "婴儿背带", "黄果树瀑布", "人力车夫"}
 
     def test_the_v_row(self):
         assert name_queries.without_v("ヴァイオリンとヴェール") == "バイオリンとベール"

@@ -58,7 +58,7 @@ def serving(
     with (log or Path(os.devnull)).open("wb") as output:
         server = subprocess.Popen(
             arguments,
-            env=ui._environment(tuple(indexes), timing_log, access),
+            env=ui._environment(tuple(indexes), (), timing_log, access),
             stdout=output,
             stderr=output,
         )
