@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsearch.encoders.training.nn.trunk import Trunk
 from capsearch.engine.errors import MissingExtra, TrainingProblem
 
 FEATURES = 1280
@@ -107,8 +108,8 @@ class Block(nn.Module):
         return x + y  # type: ignore[no-any-return]
 
 
-class EfficientNetLite(nn.Module):
-    """Scaled pixels (N, 3, S, S) -> pooled features (N, 1280)."""
+class EfficientNetLite(Trunk):
+    """Scaled pixels (N, 3, S, S) -> a feature map (N, 1280, H, W)."""
 
     def __init__(self, lite: Lite) -> None:
         super().__init__()
@@ -135,40 +136,23 @@ class EfficientNetLite(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.head = SameConv(out, FEATURES, 1)
 
-    def lower(self, x: Tensor, until: int) -> Tensor:
-        """Activations before block `until`."""
-        x = F.relu6(self.stem(x))
-        for block in self.blocks[:until]:
-            x = block(x)
-        return x
+    def scale(self, pixels: Tensor) -> Tensor:
+        """[-1, 1]; ImageNet's usual mean and deviation were tried instead: .825 against .905."""
+        return (pixels.float() - 127.0).permute(0, 3, 1, 2) / 128.0
 
-    def upper(self, x: Tensor, start: int) -> Tensor:
-        """Features from the activations before block `start`."""
-        return self.feature_map(x, start).mean((2, 3))
+    def stem_of(self, x: Tensor) -> Tensor:
+        """(N, 32, S / 2, S / 2)."""
+        return F.relu6(self.stem(x))
 
-    def feature_map(self, x: Tensor, start: int) -> Tensor:
-        """(N, F, H, W) before pooling, from the activations before block `start`."""
-        for block in self.blocks[start:]:
-            x = block(x)
+    def head_of(self, x: Tensor) -> Tensor:
+        """(N, 1280, H, W)."""
         return F.relu6(self.head(x))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features from scaled pixels."""
-        return self.upper(self.lower(x, 0), 0)
 
 
 def _rounded(width: float) -> int:
     """The nearest multiple of 8, or the next one if that would lose more than a tenth."""
     rounded = max(8, int(width + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * width else rounded
-
-
-def scale_pixels(pixels: Tensor) -> Tensor:
-    """(N, S, S, 3) uint8 -> (N, 3, S, S) in [-1, 1], as the pretrained weights expect.
-
-    ImageNet's usual mean and deviation were tried instead: .825 against .905.
-    """
-    return (pixels.float() - 127.0).permute(0, 3, 1, 2) / 128.0
 
 
 def load_imagenet(name: str) -> EfficientNetLite:
