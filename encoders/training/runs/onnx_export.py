@@ -15,12 +15,7 @@ from torch import Tensor, nn
 
 from capsearch.encoders import model_folder
 from capsearch.encoders.image import GRID
-from capsearch.encoders.training.nn.efficientnet import (
-    FEATURES,
-    LITES,
-    EfficientNetLite,
-    scale_pixels,
-)
+from capsearch.encoders.training.nn.trunk import Trunk
 
 OPSET = 18  # the oldest that torch's exporter writes without converting
 OUTPUTS = ("features", GRID)
@@ -30,7 +25,7 @@ MIN_HALVED = 64  # entries; smaller tensors stay float32
 class StandardisedBackbone(nn.Module):
     """The graph of a served backbone: uint8 pixels in, features and feature map out."""
 
-    def __init__(self, network: EfficientNetLite, mean: Tensor, deviation: Tensor) -> None:
+    def __init__(self, network: Trunk, mean: Tensor, deviation: Tensor) -> None:
         super().__init__()
         self.network = network
         self.mean: Tensor
@@ -40,26 +35,25 @@ class StandardisedBackbone(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """(N, S, S, 3) uint8 -> (N, F) standardised features, (N, G, F) feature map."""
-        cells = self.network.feature_map(self.network.lower(scale_pixels(pixels), 0), 0)
+        cells = self.network.feature_map(self.network.lower(self.network.scale(pixels), 0), 0)
         features = cells.mean((2, 3))
         return (features - self.mean) / self.deviation, cells.flatten(2).transpose(1, 2)
 
 
 def export_backbone(
-    network: EfficientNetLite,
-    lite: str,
+    network: Trunk,
+    size: int,
     mean: Tensor,
     deviation: Tensor,
     folder: Path,
     card: dict[str, Any],
 ) -> None:
     """Write a backbone folder; its float16 weights are cast to float32 when a session opens."""
-    size = LITES[lite].input_size
     folder.mkdir(parents=True, exist_ok=True)
     served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
     to_onnx(served, size, folder / "backbone.onnx", OUTPUTS)
     _halve_file(folder / "backbone.onnx")
-    common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
+    common = {"kind": "backbone", "input_size": size, "dimension": len(mean)}
     model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
 
 
