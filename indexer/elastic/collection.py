@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
@@ -17,6 +16,7 @@ from capsearch.encoders import models
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexEmpty, ModelMismatch
 from capsearch.engine.search import SearchEngine
+from capsearch.indexer.closing import Closing
 from capsearch.indexer.elastic import mapping, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, missing, readable_errors
@@ -53,7 +53,7 @@ class ElasticStats:
     model_path: str | None = None
 
 
-class ElasticCollection:
+class ElasticCollection(Closing):
     """The current version of a collection; `path` is where thumbnails are cached here."""
 
     def __init__(self, client: Elasticsearch, address: Address, model: Model) -> None:
@@ -129,17 +129,6 @@ class ElasticCollection:
         self._client.close()
         if self._lock is not None:
             self._lock.release()
-
-    def __enter__(self) -> ElasticCollection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_stats(url: str) -> ElasticStats:

@@ -221,8 +221,7 @@ def _among(slots: Slots, few: Slots | None) -> Slots:
 def _with_words(catalog: SqliteCatalog, matches: Matches) -> Slots:
     sql = "SELECT slot FROM images i WHERE slot IS NOT NULL AND "
     numbers = sorted({*matches.words.weights, *matches.generated.weights})
-    rows = catalog.rows(sql + within("number", numbers)) if numbers else []
-    return np.array([row[0] for row in rows], np.int64)
+    return _slots(catalog, sql + within("number", numbers)) if numbers else np.empty(0, np.int64)
 
 
 def _captioned(catalog: SqliteCatalog, caption_slots: Slots) -> Slots:
@@ -231,8 +230,7 @@ def _captioned(catalog: SqliteCatalog, caption_slots: Slots) -> Slots:
         "SELECT i.slot FROM captions c CROSS JOIN images i ON i.id = c.image_id "
         "WHERE i.slot IS NOT NULL AND "
     )
-    rows = catalog.rows(sql + within("c.slot", caption_slots.tolist()))
-    return np.array([row[0] for row in rows], np.int64)
+    return _slots(catalog, sql + within("c.slot", caption_slots.tolist()))
 
 
 def _captions_of(catalog: SqliteCatalog, images: Slots) -> Slots:
@@ -241,8 +239,11 @@ def _captions_of(catalog: SqliteCatalog, images: Slots) -> Slots:
         "SELECT c.slot FROM images i CROSS JOIN captions c ON c.image_id = i.id "
         "WHERE c.slot IS NOT NULL AND "
     )
-    rows = catalog.rows(sql + within("i.slot", images.tolist()))
-    return np.array([row[0] for row in rows], np.int64)
+    return _slots(catalog, sql + within("i.slot", images.tolist()))
+
+
+def _slots(catalog: SqliteCatalog, sql: str) -> Slots:
+    return np.array([slot for (slot,) in catalog.rows(sql)], np.int64)
 
 
 def _top(query: Vectors, rows: Rows, nearest: Nearest, few: Slots | None, depth: int) -> Slots:

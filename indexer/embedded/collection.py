@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
@@ -18,6 +17,7 @@ from capsearch.encoders import concepts, models
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch
 from capsearch.engine.search import SearchEngine
+from capsearch.indexer.closing import Closing
 from capsearch.indexer.embedded import codes, manifest
 from capsearch.indexer.embedded.arrays import ARRAY_TYPES, VectorFile
 from capsearch.indexer.embedded.backend import EmbeddedBackend
@@ -52,7 +52,7 @@ _WIDTHS = {
 }  # fmt: skip
 
 
-class Collection:
+class Collection(Closing):
     """An index on disk, open for searching, or for writing by one process at a time."""
 
     def __init__(
@@ -181,17 +181,6 @@ class Collection:
         self.catalog.close()
         if self._lock is not None:
             self._lock.release()
-
-    def __enter__(self) -> Collection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _prepare(self, new: bool) -> None:
         """Creates the tables of a new index, and removes what a killed writer left behind."""
