@@ -11,6 +11,7 @@ import click
 from capsearch.engine.errors import TrainingProblem
 from capsearch.ui.commands.train_heads import caption, tags
 from capsearch.ui.commands.train_options import (
+    backbone_lr_option,
     epochs_option,
     labelled_option,
     lr_option,
@@ -23,6 +24,7 @@ from capsearch.ui.commands.train_options import (
     training_run,
 )
 from capsearch.ui.commands.train_running import carry_out, need_torch
+from capsearch.ui.commands.train_student import student
 
 if TYPE_CHECKING:
     from capsearch.encoders.training.nn.w2vv import Pooling
@@ -217,14 +219,7 @@ def projection(
     "take little time and protect the backbone from gradients of untrained text encoders.",
 )
 @lr_option(5e-4, "The peak learning rate of everything but the backbone.")
-@click.option(
-    "--backbone-lr",
-    type=float,
-    default=3e-4,
-    show_default=True,
-    help="The peak learning rate of the backbone's last layer; the blocks before it have two "
-    "thirds of it. Lower it when validation falls from the first epoch on.",
-)
+@backbone_lr_option
 @click.option(
     "--generation-loss-weight",
     type=click.FloatRange(0),
@@ -273,5 +268,6 @@ def backbone(
     return carry_out(train_backbone, run, as_json)
 
 
+command.add_command(student)
 command.add_command(tags)
 command.add_command(caption)

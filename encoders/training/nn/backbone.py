@@ -150,8 +150,7 @@ def restandardise(model: DualEncoder, images: TrainingSet) -> None:
     """
     backbone = model.backbone
     assert isinstance(backbone, UpperBlocks)
-    chosen = np.random.default_rng(0).permutation(len(images))[:SAMPLE]
-    sample = TrainingSet(images.inputs[:, np.sort(chosen)], {})
+    sample = TrainingSet(images.inputs[:, sample_rows(len(images))], {})
     features = torch.from_numpy(image_features(model, sample))
     mean, deviation = features.mean(0), features.std(0) + 1e-3
     with torch.no_grad():
@@ -160,3 +159,8 @@ def restandardise(model: DualEncoder, images: TrainingSet) -> None:
         linear.weight.mul_(deviation)
         backbone.mean += backbone.deviation * mean
         backbone.deviation *= deviation
+
+
+def sample_rows(count: int) -> NDArray[np.int64]:
+    """Some of `count` rows, ascending, the same in every run."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:SAMPLE])

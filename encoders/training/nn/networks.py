@@ -15,6 +15,7 @@ NETWORKS: Mapping[str, Architecture] = {
         name: Architecture(
             title=f"EfficientNet-{name}, batch norm folded",
             input_size=lite.input_size,
+            features=FEATURES,
             first_trained=lite.first_trained,
             source=f"ImageNet weights, sha256 {lite.sha256}, Apache-2.0",
             load=partial(load_imagenet, name),
@@ -25,6 +26,7 @@ NETWORKS: Mapping[str, Architecture] = {
     "tinyvit": Architecture(
         title="TinyViT-5M, batch norm folded",
         input_size=tinyvit.INPUT_SIZE,
+        features=tinyvit.FEATURES,
         first_trained=9,  # the last three blocks of the third stage, and the fourth
         source=f"ImageNet-22k weights of its authors (Microsoft, MIT), {tinyvit.SOURCE}",
         load=tinyvit.load_pretrained,

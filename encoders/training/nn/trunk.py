@@ -55,6 +55,7 @@ class Architecture:
 
     title: str  # in a backbone's card
     input_size: int
+    features: int  # channels of the feature map
     first_trained: int  # blocks from here on are fine-tuned; the activations before it are cached
     source: str  # of the weights, for the card
     load: Callable[[], Trunk]

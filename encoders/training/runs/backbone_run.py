@@ -106,7 +106,7 @@ def _prepare(run: TrainingRun, listener: Listener) -> _Job:
     lower = lower_blocks_of(initial.network)
     train, validation = (
         load_activations(
-            lower, read_split(run, split), run.cache, listener.report(f"activations of {split}")
+            lower, [read_split(run, split)], run.cache, listener.report(f"activations of {split}")
         )
         for split in (run.train_split, run.validation_split)
     )
