@@ -53,6 +53,7 @@ class Activations:
     data: CaptionDataset
     values: NDArray[Any]
     features: Vectors
+    rows: NDArray[np.int64]  # (N,) of these images among those of all parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,14 @@ def load_activations(
         if missing:
             _fill(layers, part.only(missing), files, rows, done, report)
         start += len(part)
-    readable = sorted(done)
-    if not readable:
+    readable = np.array(sorted(done), np.int64)
+    if not len(readable):
         raise DataProblem("none of the images can be read; check the archives")
     data = parts[0].only([images[row] for row in readable])
     values, features = np.load(files.values, mmap_mode="r"), np.load(files.features)
     if len(readable) < len(images):
-        return Activations(data, values[readable], features[readable])
-    return Activations(data, values, features)
+        values, features = values[readable], features[readable]
+    return Activations(data, values, features, readable)
 
 
 def _fill(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from capsearch.encoders.training.nn import tinyvit
-from capsearch.encoders.training.nn.efficientnet import LITES, load_imagenet
+from capsearch.encoders.training.nn.efficientnet import FEATURES, LITES, load_imagenet
 from capsearch.encoders.training.nn.trunk import Architecture
 from capsearch.engine.errors import TrainingProblem
 

@@ -49,7 +49,6 @@ from capsearch.encoders.training.runs.run import (
 )
 from capsearch.encoders.training.runs.split_features import split_features, training_parts
 from capsearch.encoders.training.runs.text_run import write_projection
-from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import Vectors
 
 RIDGE = 0.01  # of the first projection, as a share of the features' variance
@@ -61,20 +60,19 @@ def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
     Returns the folder of the search model `run.text_name`, which uses the new backbone.
     """
     listener = listener or Listener()
-    chosen = network(run.backbone)
-    images = _images(run, listener)
-    text, train, validation, run = _captioned(run, images, listener)
+    chosen, teacher = network(run.backbone), _teacher(run)
+    images = _images(run, teacher, listener)
+    text, train, validation, run = _captioned(run, teacher, images, listener)
     upper = upper_blocks_of(images.lower, torch.zeros(chosen.features), torch.ones(chosen.features))
     model = DualEncoder({}, {}, chosen.features, run.options, upper, text=text)
     _start(model, train)
     checkpoint = checkpoint_of(run.output)
     best = fit(run, Trainer(model, train, validation, run.options, checkpoint), listener)
     restandardise(model, train)
-    teacher_card = model_folder.read_card(models.find(_teacher(run), "text"))
     card = {
         **card_of(run, train, best),
         "started_from": chosen.source,
-        "teacher": f"{teacher_card['name']}@{teacher_card['digest']}",
+        "teacher": f"{teacher.model.name}@{teacher.model.digest}",
     }
     _export_backbone(run, model, images.lower, card)
     backbone_digest = str(model_folder.read_card(run.output)["digest"])
@@ -85,9 +83,25 @@ def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
         "description": f"{run.name} in the space of {run.teacher}",
         **requirements_of(replace(run, backbone=run.name), backbone_digest),
     }
-    write_projection(model, _teacher(run), validation, folder, text_card)
+    write_projection(model, teacher.text, validation, folder, text_card)
     checkpoint.unlink(missing_ok=True)
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Teacher:
+    """The search model that is distilled, and the model whose text encoders it uses."""
+
+    model: models.Model
+    folder: Path
+    text: str  # its own name, or the model that its card names
+
+
+def _teacher(run: TrainingRun) -> _Teacher:
+    """UnknownModel if there is none, or if what it was trained with has changed."""
+    assert run.teacher is not None  # the command requires it
+    folder, model = models.find(run.teacher, "text"), models.load(run.teacher)
+    return _Teacher(model, folder, str(model.card.get("text", run.teacher)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,38 +114,31 @@ class _Images:
     teacher: Vectors  # (N, D) unit rows
 
 
-def _teacher(run: TrainingRun) -> str:
-    assert run.teacher is not None  # the command requires it
-    return run.teacher
-
-
-def _images(run: TrainingRun, listener: Listener) -> _Images:
-    folder = models.find(_teacher(run), "text")
-    card = model_folder.read_card(folder)
+def _images(run: TrainingRun, teacher: _Teacher, listener: Listener) -> _Images:
+    lower = lower_blocks_of(run.backbone)  # before the long steps: it may not be installed
+    card = teacher.model.card
     backbone = models.load_backbone(str(card["backbone"]))
-    projection = ImageProjection(backbone.dimension, int(card["dimension"])).eval()
-    load_projection(folder, projection)
+    projection = ImageProjection(backbone.dimension, int(str(card["dimension"]))).eval()
+    load_projection(teacher.folder, projection)
     taught = [
         split_features(run, backbone, data, what, listener)
         for what, data in training_parts(run).items()
     ]
     with torch.no_grad():
         vectors = [projection(torch.from_numpy(part.views[0])).numpy() for part in taught]
-    lower, split = lower_blocks_of(run.backbone), run.validation_split
+    split = run.validation_split
     report = listener.report(f"activations of {run.train_split}")
     train = load_activations(lower, [part.data for part in taught], run.cache, report)
-    if len(train.data) < sum(len(part.data) for part in taught):
-        raise TrainingProblem("an image changed while it was read; run the command again")
     report = listener.report(f"activations of {split}")
     validation = load_activations(lower, [read_split(run, split)], run.cache, report)
-    return _Images(lower, train, validation, np.concatenate(vectors))
+    return _Images(lower, train, validation, np.concatenate(vectors)[train.rows])
 
 
 def _captioned(
-    run: TrainingRun, images: _Images, listener: Listener
+    run: TrainingRun, teacher: _Teacher, images: _Images, listener: Listener
 ) -> tuple[FrozenText, TrainingSet, TrainingSet, TrainingRun]:
     """The images with their captions, encoded by the teacher; the run with its languages."""
-    encoders, vocabularies = load_text(_text_model(_teacher(run)))
+    encoders, vocabularies = load_text(teacher.text)
     sentences = sentence_encoder(run, listener)
     splits = [
         captions_of(part.data, vocabularies, sentences) for part in (images.train, images.validation)
@@ -150,12 +157,6 @@ def _captioned(
     )
     validation = TrainingSet(images.validation.values[None], validation_captions)
     return table, train, validation, replace(run, languages=tuple(vocabularies), options=options)
-
-
-def _text_model(teacher: str) -> str:
-    """The model whose text encoders the teacher uses: itself, or the one that its card names."""
-    card = model_folder.read_card(models.find(teacher, "text"))
-    return str(card.get("text", teacher))
 
 
 def _start(model: DualEncoder, train: TrainingSet) -> None:
