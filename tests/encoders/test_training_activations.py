@@ -86,5 +86,5 @@ class TestActivations:
             load_activations(CountingBlocks(), [data], tmp_path / "c")
 
     def test_other_images_have_another_cache(self, data):
-        keys = {activations._key(CountingBlocks(), part) for part in (data, data.first(2))}
+        keys = {activations._key(CountingBlocks(), part.images) for part in (data, data.first(2))}
         assert len(keys) == 2

@@ -23,7 +23,7 @@ from capsearch.encoders.image import open_session
 from capsearch.encoders.preprocess import squash
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet, image_features
 from capsearch.encoders.training.nn.networks import network
-from capsearch.encoders.training.nn.trunk import Trunk
+from capsearch.encoders.training.nn.trunk import Block, Trunk
 from capsearch.encoders.training.runs.onnx_export import to_onnx
 from capsearch.engine.records import Pixels, Vectors
 
@@ -37,10 +37,9 @@ class UpperBlocks(nn.Module):
     """The trained half: activations (N, H, W, C) to standardised features (N, F).
 
     In training each image is flipped with probability .5 and skips blocks at random (stochastic
-    depth), and each group of the batch is cropped by a few rows and columns, where the network
-    takes smaller maps. Flipped activations
-    approximate those of the flipped image (cosine .88 after the network, where two views of an
-    image have .91) at no cost.
+    depth). If the network takes smaller maps (`crops`), each group of the batch is cropped by a few
+    rows and columns. Flipped activations approximate those of the flipped image (cosine .88 after
+    the network, where two views of an image have .91) at no cost.
     """
 
     def __init__(
@@ -52,8 +51,8 @@ class UpperBlocks(nn.Module):
         self.head = network.head
         self._head_of = network.head_of  # of the same module, whose parameters are self.head's
         for depth, block in enumerate(self.blocks, start=1):
-            if hasattr(block, "drop"):
-                block.drop = DROP * depth / len(self.blocks)
+            assert isinstance(block, Block)
+            block.drop = DROP * depth / len(self.blocks)
         self.mean: Tensor
         self.deviation: Tensor
         self.register_buffer("mean", mean)

