@@ -60,12 +60,12 @@ Examples:
   capsearch train backbone --data DIR --from trio --name mine-cap --text-name mine
   capsearch index ~/Pictures --model mine --rebuild           use both
 
-Fine-tunes the upper blocks of an EfficientNet-Lite against the captions, together with text
+Fine-tunes the upper blocks of a pretrained network against the captions, together with text
 encoders, which become a model of their own. The lower blocks' activations are cached on disk,
-69 kB an image for lite2. Two cores train some 50 images a second. --from trio continues
-fine-tuning the built-in model instead of a network pretrained on ImageNet: that is quicker, and
-vocabularies and languages stay those of the model (--lang, --inputs, --pooling and
---frozen-epochs do not apply).
+69 kB an image for lite2, 63 kB for tinyvit. Two cores train some 50 images a second with lite2.
+--from trio continues fine-tuning the built-in model instead: that is quicker, and vocabularies
+and languages stay those of the model (--lang, --inputs, --pooling and --frozen-epochs do not
+apply). `capsearch train student` distils a model into a smaller backbone.
 """
 
 
@@ -194,8 +194,9 @@ def projection(
     default="lite2",
     show_default=True,
     metavar="NAME",
-    help="The initial weights: lite0, lite1 or lite2 for a network pretrained on ImageNet (larger "
-    "ones are more accurate and slower), or a text model, which is fine-tuned with its backbone.",
+    help="The initial weights: lite0, lite1, lite2 or tinyvit for a network pretrained on ImageNet "
+    "(larger ones are more accurate and slower; tinyvit needs `capsearch models install tinyvit`), "
+    "or a text model, which is fine-tuned with its backbone.",
 )
 @click.option(
     "--text-name",
