@@ -95,11 +95,13 @@ class Bottleneck(Block):
         """(N, inside, S, S) -> (N, out, S / stride, S / stride)."""
         y = F.relu6(self.expand(x)) if self.expand is not None else x
         y = self.project(F.relu6(self.depthwise(y)))
-        return x + self.dropped(y) if self.skip else y  # type: ignore[no-any-return]
+        return x + self.dropped(y) if self.skip else y
 
 
 class EfficientNetLite(Trunk):
     """Scaled pixels (N, 3, S, S) -> a feature map (N, 1280, H, W)."""
+
+    head: SameConv
 
     def __init__(self, lite: Lite) -> None:
         super().__init__()

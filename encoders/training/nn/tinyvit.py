@@ -92,10 +92,12 @@ class WindowBlock(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, width, S, S) -> the same shape."""
-        cells = x.permute(0, 2, 3, 1)
+        cells: Tensor = x.permute(0, 2, 3, 1)
         cells = cells + self.dropped(self._attended(cells))
-        cells = self.local(cells.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return (cells + self.dropped(self.mlp(cells))).permute(0, 3, 1, 2)
+        local: Tensor = self.local(cells.permute(0, 3, 1, 2))
+        cells = local.permute(0, 2, 3, 1)
+        cells = cells + self.dropped(self.mlp(cells))
+        return cells.permute(0, 3, 1, 2)
 
     def _attended(self, cells: Tensor) -> Tensor:
         count, side, _, width = cells.shape
