@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from capsearch.encoders import convert_clip, convert_graph, install, models
-from capsearch.engine.errors import UnknownModel
+from capsearch.engine.errors import MissingExtra, UnknownModel
 from capsearch.engine.vectors import unit
 
 onnx = pytest.importorskip("onnx")
@@ -159,6 +160,12 @@ def test_a_converted_graph_scales_pixels_and_keeps_its_weights() -> None:
 def test_a_graph_without_the_expected_names_is_refused(quantised: bytes) -> None:
     with pytest.raises(UnknownModel, match=r"the graph lacks \['words'\]: it is another network"):
         convert_clip.convert(quantised, replace(TOWER, tokens="words"))
+
+
+def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match=r"converting a model .*capsearch\[train\]"):
+        convert_graph.load_onnx()
 
 
 def test_a_download_that_fails_says_what_to_do(

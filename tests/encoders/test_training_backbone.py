@@ -96,6 +96,16 @@ class TestBlocks:
         assert len(rows) == 2  # original and flipped
         assert {one[::-1] for one in rows} == rows
 
+    def test_a_copy_has_a_head_of_its_own(self, network):
+        upper = UpperBlocks(network, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).eval()
+        given = torch.rand(2, 4, 4, 112)
+        expected, copied = upper(given), deepcopy(upper)
+        torch.testing.assert_close(copied(given), expected)
+        copied.head.weight.zero_()
+        copied.head.bias.zero_()
+        assert copied(given).abs().max() == 0.0
+        assert torch.equal(upper(given), expected)
+
     def test_a_network_with_fixed_windows_is_not_cropped(self, network):
         own = deepcopy(network)
         upper = UpperBlocks(own, 11, torch.zeros(FEATURES), torch.ones(FEATURES), crops=False)

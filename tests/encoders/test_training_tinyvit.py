@@ -14,7 +14,7 @@ from small_networks import noise  # noqa: E402
 
 from capsearch.encoders import install, model_folder, models  # noqa: E402
 from capsearch.encoders.training.nn import networks, tinyvit  # noqa: E402
-from capsearch.encoders.training.nn.backbone import LowerBlocks  # noqa: E402
+from capsearch.encoders.training.nn.backbone import LowerBlocks, upper_blocks_of  # noqa: E402
 from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
 from capsearch.encoders.training.runs.onnx_export import export_backbone  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
@@ -124,6 +124,15 @@ def test_a_bias_belongs_to_a_distance(small):
     assert attention.biases.shape == (2, 7 * 7)
     assert distances[0, 0, 2, 3] == distances[2, 3, 0, 0] == distances[4, 6, 6, 3]
     assert distances[0, 0, 2, 3] != distances[0, 0, 3, 2]
+
+
+def test_all_weights_of_the_trained_half_are_trained(small):
+    lower = LowerBlocks("tinyvit", small)
+    upper = upper_blocks_of(lower, ZEROS, ONES).train()
+    upper(torch.rand(32, 28, 28, 16)).square().mean().backward()
+    for name, value in upper.named_parameters():
+        assert value.grad is not None and value.grad.abs().sum() > 0, name
+    assert small.stem[0].weight.grad is None
 
 
 class TestPretrainedWeights:
