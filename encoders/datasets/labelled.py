@@ -34,12 +34,14 @@ PHOTO_SHARES: Mapping[str, float] = {"test": 0.15, "val": 0.25}
 def concepts_of(labelled_set: str, label: str) -> tuple[str, ...]:
     """The ids of the concepts that photographs with a label show; () for a label without meaning.
 
-    A label of a set that is not in the table is looked up among the names of all concepts, and
-    counts if exactly one concept has it.
+    A label of a set that is not in the table can be the id of a concept, or a name that exactly
+    one concept has.
     """
     table = _labels()
     if labelled_set in table:
         return table[labelled_set].get(label, ())
+    if label in concepts.all_concepts():
+        return (label,)
     found = concepts.named(label)
     return (found[0].id,) if len(found) == 1 else ()
 

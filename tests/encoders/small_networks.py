@@ -1,12 +1,14 @@
-"""A small EfficientNet-Lite with random weights, and images of noise for it."""
+"""Small networks with random weights under the names of pretrained ones, and images of noise."""
 
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 
 from capsearch.encoders.training.nn.efficientnet import LITES, EfficientNetLite
+from capsearch.encoders.training.nn.networks import NETWORKS
 
 SMALL = replace(LITES["lite0"], input_size=64)
 
@@ -20,6 +22,14 @@ def small_network():
         if isinstance(part, torch.nn.Conv2d):
             torch.nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
     return made
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """The small network, under the name lite0."""
+    small = replace(NETWORKS["lite0"], input_size=SMALL.input_size, load=small_network)
+    monkeypatch.setitem(NETWORKS, "lite0", small)
+    return small_network()
 
 
 def noise(count, size=64):

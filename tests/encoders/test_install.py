@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsearch.encoders import convert_clip, install, models
-from capsearch.engine.errors import UnknownModel
+from capsearch.encoders import convert_clip, convert_graph, install, models
+from capsearch.engine.errors import MissingExtra, UnknownModel
 from capsearch.engine.vectors import unit
 
 onnx = pytest.importorskip("onnx")
@@ -132,13 +133,39 @@ def test_another_file_is_refused(small_carrier: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(UnknownModel, match="called 'nothing'; there is clip-b16"):
+    with pytest.raises(UnknownModel, match="called 'nothing'; there is clip-b16, tinyvit"):
         install.install("nothing")
+
+
+def test_a_converted_graph_scales_pixels_and_keeps_its_weights() -> None:
+    from onnxruntime import InferenceSession
+
+    mean, deviation = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
+    source = tower().SerializeToString()
+    converted = convert_graph.convert(source, "given", "embedding", mean, deviation)
+    names = [one.name for one in onnx.load_model_from_string(converted).graph.initializer]
+    assert names == ["first", "second", "shape", "zero", "embed", "pixel_mean", "pixel_deviation"]
+    pixels = np.random.default_rng(1).integers(0, 256, (5, SIDE, SIDE, 3)).astype(np.uint8)
+    scaled = ((pixels / 255 - mean) / deviation).transpose(0, 3, 1, 2).astype(np.float32)
+    (wanted,) = InferenceSession(source).run(["embedding"], {"given": scaled})
+    session = InferenceSession(converted)
+    assert [one.name for one in session.get_outputs()] == ["features"]
+    for count in (1, 5):
+        (found,) = session.run(None, {"pixels": pixels[:count]})
+        np.testing.assert_allclose(found, wanted[:count], rtol=1e-4, atol=1e-4)
+    with pytest.raises(UnknownModel, match=r"the graph lacks \['words'\]: it is another network"):
+        convert_graph.convert(source, "given", "words", mean, deviation)
 
 
 def test_a_graph_without_the_expected_names_is_refused(quantised: bytes) -> None:
     with pytest.raises(UnknownModel, match=r"the graph lacks \['words'\]: it is another network"):
         convert_clip.convert(quantised, replace(TOWER, tokens="words"))
+
+
+def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match=r"converting a model .*capsearch\[train\]"):
+        convert_graph.load_onnx()
 
 
 def test_a_download_that_fails_says_what_to_do(

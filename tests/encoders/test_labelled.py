@@ -66,6 +66,12 @@ def test_a_label_of_another_set_counts_if_it_names_one_concept() -> None:
     assert concepts_of("my photos", "zyzzyva express") == ()
 
 
+def test_a_label_of_another_set_may_be_the_id_of_a_concept() -> None:
+    ids = {one.id for one in concepts.named("kiwi")}
+    assert {concepts_of("my photos", one) for one in ids} == {(one,) for one in ids}
+    assert concepts_of("clothing", "dolphin") == ()  # the labels of this set have their own meaning
+
+
 def test_about_an_eighth_of_the_concepts_is_held_out_for_the_test_and_half_of_that_for_val() -> (
     None
 ):

@@ -240,6 +240,12 @@ class TestFrozenText:
             again = table(all_of(one["en"]), "en")
             torch.testing.assert_close(again, model.text(all_of(split["en"]), "en"))
 
+    def test_the_averaged_model_has_the_same_tables(self):
+        table = FrozenText({"en": np.eye(6, 8, dtype=np.float32)})
+        made = trainer(options(), text=table)
+        assert made.averaged.module.text is table
+        assert made.averaged.module.image is not made.model.image
+
     def test_a_split_without_captions_of_a_language_adds_nothing(self):
         model = random_model(VOCABULARIES)
         table, rows = freeze_text(model.text, [axes(4).captions, {"en": captions([], [])}])

@@ -40,6 +40,15 @@ def data(tmp_path, image):
     return CaptionDataset(images, ImageStore(folders=(tmp_path / "images",)))
 
 
+@pytest.fixture
+def other(tmp_path, image):
+    """Two images elsewhere, with ids that `data` has too."""
+    for number, colour in enumerate(("black", "white")):
+        image(tmp_path / "elsewhere" / f"{number}.png", colour)
+    images = tuple(CaptionedImage(str(n), "train", f"{n}.png", {}) for n in range(2))
+    return CaptionDataset(images, ImageStore(folders=(tmp_path / "elsewhere",)))
+
+
 class TestActivations:
     @pytest.fixture(autouse=True)
     def small_batches(self, monkeypatch):
@@ -47,8 +56,8 @@ class TestActivations:
 
     def test_are_computed_once(self, data, tmp_path):
         lower, reports = CountingBlocks(), []
-        first = load_activations(lower, data, tmp_path / "c", lambda *n: reports.append(n))
-        again = load_activations(lower, data, tmp_path / "c")
+        first = load_activations(lower, [data], tmp_path / "c", lambda *n: reports.append(n))
+        again = load_activations(lower, [data], tmp_path / "c")
         assert lower.encoded == 5
         assert reports == [(2, 5), (4, 5), (5, 5)]
         assert first.values.shape == (5, 1, 1, 3)
@@ -63,28 +72,47 @@ class TestActivations:
                 return super().activations(pixels)
 
         with pytest.raises(KeyboardInterrupt):
-            load_activations(Interrupted(), data, tmp_path / "c")
+            load_activations(Interrupted(), [data], tmp_path / "c")
         lower = CountingBlocks()
-        resumed = load_activations(lower, data, tmp_path / "c")
+        resumed = load_activations(lower, [data], tmp_path / "c")
         assert lower.encoded == 3
-        whole = load_activations(CountingBlocks(), data, tmp_path / "other")
+        whole = load_activations(CountingBlocks(), [data], tmp_path / "other")
         np.testing.assert_array_equal(resumed.values, whole.values)
         np.testing.assert_array_equal(resumed.features, whole.features)
 
     def test_an_unreadable_image_is_skipped(self, data, tmp_path):
         (tmp_path / "images" / "1.png").write_bytes(b"no image")
-        found = load_activations(CountingBlocks(), data, tmp_path / "c")
+        found = load_activations(CountingBlocks(), [data], tmp_path / "c")
         assert [image.id for image in found.data.images] == ["0", "2", "3", "4"]
         assert len(found.values) == len(found.features) == 4
-        whole = load_activations(CountingBlocks(), data.only(found.data.images), tmp_path / "o")
+        whole = load_activations(CountingBlocks(), [data.only(found.data.images)], tmp_path / "o")
         np.testing.assert_array_equal(found.values, whole.values)
+
+    def test_parts_with_the_same_ids_do_not_collide(self, data, other, tmp_path):
+        lower = CountingBlocks()
+        found = load_activations(lower, [data, other], tmp_path / "c")
+        assert lower.encoded == 5 + 2
+        assert [image.id for image in found.data.images] == [*"01234", *"01"]
+        each = [load_activations(CountingBlocks(), [one], tmp_path / "o") for one in (data, other)]
+        np.testing.assert_array_equal(found.values, np.concatenate([one.values for one in each]))
+        assert found.rows.tolist() == list(range(7))
+        load_activations(lower, [data, other], tmp_path / "c")
+        assert lower.encoded == 7
+
+    def test_an_unreadable_image_of_one_part_is_skipped_there_only(self, data, other, tmp_path):
+        (tmp_path / "images" / "1.png").write_bytes(b"no image")
+        found = load_activations(CountingBlocks(), [data, other], tmp_path / "c")
+        assert [image.id for image in found.data.images] == [*"0234", *"01"]
+        assert found.rows.tolist() == [0, 2, 3, 4, 5, 6]
+        whole = load_activations(CountingBlocks(), [other], tmp_path / "o")
+        np.testing.assert_array_equal(found.features[4:], whole.features)
 
     def test_no_readable_image_is_a_problem(self, data, tmp_path):
         for path in (tmp_path / "images").iterdir():
             path.unlink()
         with pytest.raises(DataProblem, match="none of the images can be read"):
-            load_activations(CountingBlocks(), data, tmp_path / "c")
+            load_activations(CountingBlocks(), [data], tmp_path / "c")
 
     def test_other_images_have_another_cache(self, data):
-        keys = {activations._key(CountingBlocks(), part) for part in (data, data.first(2))}
+        keys = {activations._key(CountingBlocks(), part.images) for part in (data, data.first(2))}
         assert len(keys) == 2

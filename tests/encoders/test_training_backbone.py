@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_networks import SMALL, noise, small_network  # noqa: E402
+from small_networks import network, noise  # noqa: E402
 from small_problems import random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.nn import backbone, efficientnet  # noqa: E402
+from capsearch.encoders.training.nn import backbone, efficientnet, networks  # noqa: E402
 from capsearch.encoders.training.nn.backbone import LowerBlocks, UpperBlocks  # noqa: E402
 from capsearch.encoders.training.nn.dual_encoder import (  # noqa: E402
     TrainingSet,
@@ -22,17 +22,10 @@ from capsearch.encoders.training.nn.efficientnet import (  # noqa: E402
     FEATURES,
     LITES,
     EfficientNetLite,
-    scale_pixels,
 )
-from capsearch.encoders.training.runs.initial_weights import lite_of  # noqa: E402
 from capsearch.engine.errors import MissingExtra, TrainingProblem  # noqa: E402
 
-
-@pytest.fixture
-def network(monkeypatch):
-    """The small network, under the name lite0."""
-    monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
-    return small_network()
+__all__ = ["network"]  # a fixture
 
 
 def skipped_shape(block):
@@ -77,8 +70,8 @@ class TestGeometry:
         x = torch.randn(2, 3, 5, 5)
         torch.testing.assert_close(folded(x), norm.eval()(plain(x)))
 
-    def test_pixels_are_scaled_to_about_one(self):
-        scaled = scale_pixels(torch.tensor([0, 127, 255], dtype=torch.uint8).reshape(1, 1, 1, 3))
+    def test_pixels_are_scaled_to_about_one(self, network):
+        scaled = network.scale(torch.tensor([0, 127, 255], dtype=torch.uint8).reshape(1, 1, 1, 3))
         assert scaled.flatten().tolist() == [-127 / 128, 0.0, 1.0]
 
 
@@ -86,7 +79,7 @@ class TestBlocks:
     def test_upper_blocks_give_the_networks_features_standardised(self, network):
         mean, deviation = torch.randn(FEATURES), torch.rand(FEATURES) + 0.5
         upper = UpperBlocks(network, 11, mean, deviation).eval()
-        lower = network.lower(scale_pixels(torch.from_numpy(noise(2))), 11)
+        lower = network.lower(network.scale(torch.from_numpy(noise(2))), 11)
         expected = (network.upper(lower, 11) - mean) / deviation
         torch.testing.assert_close(upper(lower.permute(0, 2, 3, 1)), expected)
 
@@ -96,11 +89,31 @@ class TestBlocks:
         given = torch.rand(70, 8, 8, 112)
         assert upper(given).shape == (70, FEATURES)
         torch.manual_seed(0)
-        augmented = backbone._augment(torch.arange(16.0).reshape(1, 1, 4, 4).repeat(8, 1, 1, 1))
-        assert augmented.shape[2] == augmented.shape[3] <= 4
+        images = torch.arange(16.0).reshape(1, 1, 4, 4).repeat(8, 1, 1, 1)
+        augmented = backbone._augment(images, max_crop=2)
+        assert 2 <= augmented.shape[2] == augmented.shape[3] <= 4
         rows = {tuple(one[0, 0].tolist()) for one in augmented}
         assert len(rows) == 2  # original and flipped
         assert {one[::-1] for one in rows} == rows
+
+    def test_a_copy_has_a_head_of_its_own(self, network):
+        upper = UpperBlocks(network, 11, torch.zeros(FEATURES), torch.ones(FEATURES)).eval()
+        given = torch.rand(2, 4, 4, 112)
+        expected, copied = upper(given), deepcopy(upper)
+        torch.testing.assert_close(copied(given), expected)
+        copied.head.weight.zero_()
+        copied.head.bias.zero_()
+        assert copied(given).abs().max() == 0.0
+        assert torch.equal(upper(given), expected)
+
+    def test_a_network_with_fixed_windows_is_not_cropped(self, network):
+        own = deepcopy(network)
+        upper = UpperBlocks(own, 11, torch.zeros(FEATURES), torch.ones(FEATURES), crops=False)
+        sizes = set()
+        upper.blocks[0].register_forward_pre_hook(lambda block, given: sizes.add(given[0].shape))
+        for _ in range(8):
+            upper.train()(torch.rand(2, 8, 8, 112))
+        assert sizes == {(2, 112, 8, 8)}
 
     def test_in_training_some_images_skip_a_block(self, network):
         block = deepcopy(network.blocks[2]).train()
@@ -123,7 +136,7 @@ class TestBlocks:
         assert values.dtype == np.float16
         assert values.shape == (2, 4, 4, 112)
         np.testing.assert_allclose(
-            features, network(scale_pixels(torch.from_numpy(noise(2)))).numpy(), atol=1e-4
+            features, network(network.scale(torch.from_numpy(noise(2)))).numpy(), atol=1e-4
         )
 
 
@@ -148,10 +161,6 @@ def test_restandardising_does_not_change_image_vectors(network, monkeypatch):
 
 
 class TestImageNet:
-    def test_an_unknown_network_is_refused_with_the_known_ones(self):
-        with pytest.raises(TrainingProblem, match="'lite9'; there is lite0, lite1, lite2"):
-            efficientnet.load_imagenet("lite9")
-
     def test_without_the_weights_package_the_extra_is_named(self, monkeypatch):
         def missing(name):
             raise ImportError(name)
@@ -178,8 +187,17 @@ class TestImageNet:
         assert not any(p.requires_grad for p in lower.network.parameters())
 
 
-def test_an_unknown_architecture_cannot_be_fine_tuned():
-    with pytest.raises(
-        TrainingProblem, match=r"clip has an unknown architecture \(ViT\); only lite0"
-    ):
-        lite_of({"name": "clip", "architecture": "ViT"})
+class TestNetworks:
+    def test_an_unknown_network_is_refused_with_the_known_ones(self):
+        with pytest.raises(TrainingProblem, match="'lite9'; there is lite0, lite1, lite2, tinyvit"):
+            networks.network("lite9")
+
+    def test_a_card_names_its_network(self):
+        for name, one in networks.NETWORKS.items():
+            assert networks.network_of(one.title, "mine") == name
+
+    def test_an_unknown_architecture_cannot_be_fine_tuned(self):
+        with pytest.raises(
+            TrainingProblem, match=r"clip has an unknown architecture \(ViT\); only lite0"
+        ):
+            networks.network_of("ViT", "clip")

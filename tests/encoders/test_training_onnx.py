@@ -12,12 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
-from small_networks import SMALL, noise, small_network  # noqa: E402
+from small_networks import SMALL, network, noise  # noqa: E402
 
 from capsearch.encoders import models  # noqa: E402
 from capsearch.encoders.training.nn import efficientnet  # noqa: E402
 from capsearch.encoders.training.nn.backbone import LowerBlocks  # noqa: E402
-from capsearch.encoders.training.nn.efficientnet import FEATURES, scale_pixels  # noqa: E402
+from capsearch.encoders.training.nn.efficientnet import FEATURES  # noqa: E402
 from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
 from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
     OPSET,
@@ -26,13 +26,9 @@ from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
     export_backbone,
     to_onnx,
 )
+from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
-
-@pytest.fixture
-def network(monkeypatch):
-    """The small network, under the name lite0."""
-    monkeypatch.setitem(efficientnet.LITES, "lite0", SMALL)
-    return small_network()
+__all__ = ["network"]  # a fixture
 
 
 def graph_of(network, folder):
@@ -106,15 +102,15 @@ def test_the_export_writes_no_warnings(network, tmp_path, capfd):
 
 def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(network, tmp_path):
     images = noise(4)
-    features = network(scale_pixels(torch.from_numpy(images)))
+    features = network(network.scale(torch.from_numpy(images)))
     mean, deviation = (x.half().float() for x in (features.mean(0), features.std(0) + 1e-1))
-    export_backbone(network, "lite0", mean, deviation, tmp_path, {"name": "small"})
+    export_backbone(network, 64, mean, deviation, tmp_path, {"name": "small"})
     served = models.load_backbone(str(tmp_path))
     assert (served.input_size, served.dimension) == (64, FEATURES)
     found = served.features(list(images))
 
     halved = deepcopy(network).half().float()
-    expected = (halved(scale_pixels(torch.from_numpy(images))) - mean) / deviation
+    expected = (halved(halved.scale(torch.from_numpy(images))) - mean) / deviation
     assert expected.std() > 0.5  # the images differ
     np.testing.assert_allclose(found, expected.numpy(), atol=2e-2)
     np.testing.assert_allclose(served.features([images[1]])[0], found[1], atol=2e-2)
@@ -124,13 +120,26 @@ def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(netw
 
 def test_exported_weights_are_read_back(network, tmp_path):
     mean, deviation = torch.zeros(FEATURES), torch.ones(FEATURES)
-    export_backbone(network, "lite0", mean, deviation, tmp_path, {"name": "small"})
+    export_backbone(network, 64, mean, deviation, tmp_path, {"name": "small"})
     lower = LowerBlocks("lite0", deepcopy(network))
     with torch.no_grad():
         lower.network.head.weight.zero_()
     upper = load_upper_blocks(tmp_path, lower)
     torch.testing.assert_close(upper.head.weight, network.head.weight.half().float())
     torch.testing.assert_close(upper.mean, mean)
+
+
+def test_a_graph_without_the_weights_of_a_trained_layer_cannot_be_fine_tuned(network, tmp_path):
+    export_backbone(
+        network, 64, torch.zeros(FEATURES), torch.ones(FEATURES), tmp_path, {"name": "small"}
+    )
+    model = onnx.load(tmp_path / "backbone.onnx")
+    for part in (*model.graph.initializer, *model.graph.node):
+        if part.name == "network.head.weight.half":
+            part.name = "other"
+    onnx.save(model, tmp_path / "backbone.onnx")
+    with pytest.raises(TrainingProblem, match=r"no weights called head.weight; start from lite0"):
+        load_upper_blocks(tmp_path, LowerBlocks("lite0", deepcopy(network)))
 
 
 def test_weights_of_torchs_former_exporter_are_read_back():

@@ -14,8 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from capsearch.encoders.training.nn import backbone, efficientnet
+from capsearch.encoders.training.nn import efficientnet
 from capsearch.encoders.training.nn import w2vv as network
+from capsearch.encoders.training.nn.networks import NETWORKS
 from capsearch.engine.fakes import colour_image
 from capsearch.ui.cli import main
 
@@ -52,9 +53,13 @@ def write_split(folder: Path, split: str, records: list[dict[str, Any]]) -> None
     (folder / f"{split}.jsonl.gz").write_bytes(gzip.compress(lines))
 
 
-def random_network(name: str) -> Any:
+INPUT_SIZE = 128
+
+
+def random_network() -> efficientnet.EfficientNetLite:
     torch.manual_seed(5)
-    made = efficientnet.EfficientNetLite(efficientnet.LITES[name]).eval()
+    lite = replace(efficientnet.LITES["lite0"], input_size=INPUT_SIZE)
+    made = efficientnet.EfficientNetLite(lite).eval()
     for part in made.modules():
         if isinstance(part, torch.nn.Conv2d):
             torch.nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
@@ -67,11 +72,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("workshop")
     write_data(folder / "data")
     small = partial(network.TextConfig, bow_width=16, word_width=8, gru_width=8, hidden=32)
-    lite = replace(efficientnet.LITES["lite0"], input_size=128)
+    lite = replace(NETWORKS["lite0"], input_size=INPUT_SIZE, load=random_network)
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(efficientnet.LITES, "lite0", lite)  # type: ignore[arg-type]
-        patch.setattr(backbone, "load_imagenet", random_network)
+        patch.setitem(NETWORKS, "lite0", lite)  # type: ignore[arg-type]
         patch.setattr(network, "TextConfig", small)
         patch.setenv("CAPSEARCH_MODELS", str(folder / "models"))
         arguments = ["--from", "lite0", "--name", "small-cap"]
@@ -91,7 +95,7 @@ def train(workshop: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
     def run_train(kind: str, *arguments: str, data: Path | None = None) -> tuple[int, str, str]:
         capsys.readouterr()
-        backbone_option = ["--backbone", "small-cap"] if kind != "backbone" else []
+        backbone_option = ["--backbone", "small-cap"] if kind not in ("backbone", "student") else []
         code = main(["train", kind, *common(workshop, data), *backbone_option, *arguments])
         captured = capsys.readouterr()
         return code, captured.out, captured.err

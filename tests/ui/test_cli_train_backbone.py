@@ -110,7 +110,7 @@ def test_an_existing_model_can_be_fine_tuned_further(
 
 def test_imported_weights_give_the_served_features(workshop: Path) -> None:
     initial = find_initial_weights("small-cap-text")
-    lower = backbone.lower_blocks_of(initial.lite)
+    lower = backbone.lower_blocks_of(initial.network)
     images = np.random.default_rng(0).integers(0, 256, (3, 128, 128, 3)).astype(np.uint8)
     values, _ = lower.activations(list(images))
     assert initial.backbone is not None

@@ -19,6 +19,7 @@ EXAMPLES = """\b
 Examples:
   capsearch models
   capsearch models install clip-b16                what the most accurate model needs
+  capsearch models install tinyvit                 what `train student` starts from
   capsearch models export open_clip:MODEL NAME     a model of open_clip, served without torch
   capsearch models benchmark NAME                  its speed beside the built-in model's
   capsearch index ~/Pictures --model NAME

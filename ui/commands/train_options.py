@@ -217,6 +217,15 @@ def lr_option(default: float, help: str) -> Option[Any]:
     )  # fmt: skip
 
 
+backbone_lr_option: Option[Any] = click.option(
+    "--backbone-lr",
+    type=float,
+    default=3e-4,
+    show_default=True,
+    help="The peak learning rate of the backbone's last layer; the blocks before it have two "
+    "thirds of it. Lower it when validation falls from the first epoch on.",
+)
+
 epochs_option: Option[Any] = click.option(
     "--epochs",
     type=click.IntRange(1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.atomic import write_text
-from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.datasets.features import Report, decoded_batches
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Pixels, Vectors
@@ -45,19 +45,24 @@ class FrozenLayers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """(N, ...) activations and (N, F) features of the readable images, in order of `data`."""
+    """(N, ...) activations and (N, F) features of the readable images, in order of `data`.
+
+    `data` has the images of all parts, and can read only those of the first.
+    """
 
     data: CaptionDataset
     values: NDArray[Any]
     features: Vectors
+    rows: NDArray[np.int64]  # (N,) of these images among those of all parts
 
 
 @dataclass(frozen=True, slots=True)
 class _CacheFiles:
-    """The files of one cache: two arrays, and the ids of the images they already hold."""
+    """The files of one cache: two arrays, and the rows that they already hold."""
 
     folder: Path
     key: str
+    count: int  # rows
 
     @property
     def values(self) -> Path:
@@ -69,58 +74,62 @@ class _CacheFiles:
 
     @property
     def done(self) -> Path:
-        return self.folder / f"{self.key}.done.json"
+        return self.folder / f"{self.key}.rows.json"
 
 
 def load_activations(
     layers: FrozenLayers,
-    data: CaptionDataset,
+    parts: Sequence[CaptionDataset],
     folder: Path,
     report: Report | None = None,
 ) -> Activations:
     """Compute what the cache lacks, and map it.
 
-    An image's row is its position in `data`. The finished ids are written after every batch, so
-    an interrupted run continues with the next one. DataProblem when no image can be read.
+    The rows are the images of all `parts`, in order. The finished rows are written after every
+    batch, so an interrupted run continues with the next one. DataProblem when no image can be read.
     """
-    files = _CacheFiles(folder, _key(layers, data))
+    images = [image for part in parts for image in part.images]
+    files = _CacheFiles(folder, _key(layers, images), len(images))
     folder.mkdir(parents=True, exist_ok=True)
     done = set(json.loads(files.done.read_text("utf-8"))) if files.done.is_file() else set()
-    rows = {image.id: row for row, image in enumerate(data.images)}
-    missing = [image for image in data.images if image.id not in done]
-    if missing:
-        _fill(layers, data.only(missing), files, rows, done, report)
-    readable = [image for image in data.images if image.id in done]
-    if not readable:
+    start = 0
+    for part in parts:
+        rows = {image.id: row for row, image in enumerate(part.images, start)}
+        missing = [image for image in part.images if rows[image.id] not in done]
+        if missing:
+            _fill(layers, part.only(missing), files, rows, done, report)
+        start += len(part)
+    readable = np.array(sorted(done), np.int64)
+    if not len(readable):
         raise DataProblem("none of the images can be read; check the archives")
+    data = parts[0].only([images[row] for row in readable])
     values, features = np.load(files.values, mmap_mode="r"), np.load(files.features)
-    if len(readable) < len(data):
-        at = [rows[image.id] for image in readable]
-        return Activations(data.only(readable), values[at], features[at])
-    return Activations(data, values, features)
+    if len(readable) < len(images):
+        values, features = values[readable], features[readable]
+    return Activations(data, values, features, readable)
 
 
 def _fill(
     layers: FrozenLayers,
     missing: CaptionDataset,
     files: _CacheFiles,
-    rows: dict[str, int],
-    done: set[str],
+    rows: Mapping[str, int],
+    done: set[int],
     report: Report | None,
 ) -> None:
     arrays: list[NDArray[np.generic]] = []
     for ids, pixels in decoded_batches(missing, layers.preprocess):
         values, features = layers.activations(pixels)
         arrays = arrays or [
-            _mapped(files.values, values, len(rows)),
-            _mapped(files.features, features, len(rows)),
+            _mapped(files.values, values, files.count),
+            _mapped(files.features, features, files.count),
         ]
         at = [rows[image_id] for image_id in ids]
         arrays[0][at], arrays[1][at] = values, features
-        done.update(ids)
+        done.update(at)
         write_text(files.done, json.dumps(sorted(done)))
         if report:
-            report(len(done), len(rows))
+            report(len(done), files.count)
 
 
 def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.generic]:
@@ -129,6 +138,6 @@ def _mapped(path: Path, like: NDArray[np.generic], count: int) -> NDArray[np.gen
     return np.lib.format.open_memmap(path, mode, like.dtype, shape)
 
 
-def _key(layers: FrozenLayers, data: CaptionDataset) -> str:
-    parts: Sequence[str] = [layers.name, *(image.id for image in data.images)]
+def _key(layers: FrozenLayers, images: Sequence[CaptionedImage]) -> str:
+    parts: Sequence[str] = [layers.name, *(image.id for image in images)]
     return f"{layers.name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"

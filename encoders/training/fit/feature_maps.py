@@ -76,5 +76,5 @@ def load_feature_maps(
 
     The cache takes G x C x 2 bytes an image. TrainingProblem for a backbone without maps.
     """
-    found = load_activations(_MapEncoder(backbone), data, folder, report)
+    found = load_activations(_MapEncoder(backbone), [data], folder, report)
     return EncodedImages(found.data, found.features, found.values)

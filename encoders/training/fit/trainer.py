@@ -59,9 +59,16 @@ class Trainer(TrainingLoop):
         return evaluate(cast(DualEncoder, self.averaged.module), self.validation)
 
     def loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-        """Captions against images and each other, and labels."""
-        features = self.model.backbone(self._inputs(image_rows, rng))
-        loss = self._caption_loss(self.model.image(features), image_rows, rng)
+        """Captions against images and each other, the teacher's image vectors, and labels."""
+        inputs = self._inputs(image_rows, rng)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.options.bfloat16):
+            features = self.model.backbone(inputs).float()
+        images = self.model.image(features)
+        loss = self._caption_loss(images, image_rows, rng)
+        if self.train.teacher is not None:
+            teacher = torch.from_numpy(self.train.teacher[image_rows])
+            distance = 1.0 - (images * teacher).sum(1).mean()
+            loss = loss + self.options.distillation_weight * distance
         if self.model.labels is not None and self.train.labels is not None:
             logits = self.model.labels(features)
             of_labels = label_loss(logits, self.train.labels, image_rows)

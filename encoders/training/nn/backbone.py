@@ -22,13 +22,8 @@ from torch import Tensor, nn
 from capsearch.encoders.image import open_session
 from capsearch.encoders.preprocess import squash
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet, image_features
-from capsearch.encoders.training.nn.efficientnet import (
-    LITES,
-    Block,
-    EfficientNetLite,
-    load_imagenet,
-    scale_pixels,
-)
+from capsearch.encoders.training.nn.networks import network
+from capsearch.encoders.training.nn.trunk import Block, Trunk
 from capsearch.encoders.training.runs.onnx_export import to_onnx
 from capsearch.engine.records import Pixels, Vectors
 
@@ -42,16 +37,19 @@ class UpperBlocks(nn.Module):
     """The trained half: activations (N, H, W, C) to standardised features (N, F).
 
     In training each image is flipped with probability .5 and skips blocks at random (stochastic
-    depth), and each group of the batch is cropped by a few rows and columns. Flipped activations
-    approximate those of the flipped image (cosine .88 after the network, where two views of an
-    image have .91) at no cost.
+    depth). If the network takes smaller maps (`crops`), each group of the batch is cropped by a few
+    rows and columns. Flipped activations approximate those of the flipped image (cosine .88 after
+    the network, where two views of an image have .91) at no cost.
     """
 
-    def __init__(self, network: EfficientNetLite, start: int, mean: Tensor, deviation: Tensor):
+    def __init__(
+        self, network: Trunk, start: int, mean: Tensor, deviation: Tensor, crops: bool = True
+    ) -> None:
         super().__init__()
-        self.start = start
+        self.start, self.max_crop = start, MAX_CROP if crops else 0
         self.blocks = network.blocks[start:]
         self.head = network.head
+        self._head_of = network.head_of  # of the same module, whose parameters are self.head's
         for depth, block in enumerate(self.blocks, start=1):
             assert isinstance(block, Block)
             block.drop = DROP * depth / len(self.blocks)
@@ -67,7 +65,7 @@ class UpperBlocks(nn.Module):
         x = activations.permute(0, 3, 1, 2)  # stored channels last
         if self.training:
             groups = torch.split(x, CROP_GROUP)
-            features = torch.cat([self._pooled(_augment(group)) for group in groups])
+            features = torch.cat([self._pooled(_augment(group, self.max_crop)) for group in groups])
         else:
             features = self._pooled(x)
         return (features - self.mean) / self.deviation
@@ -75,13 +73,13 @@ class UpperBlocks(nn.Module):
     def _pooled(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
-        return nn.functional.relu6(self.head(x)).mean((2, 3))
+        return self._head_of(x).mean((2, 3))
 
 
-def _augment(x: Tensor) -> Tensor:
+def _augment(x: Tensor, max_crop: int) -> Tensor:
     """One crop for all of these activations, and a flip for each image with probability .5."""
     side = x.shape[-1]
-    size = side - int(torch.randint(0, min(MAX_CROP, side - 1) + 1, ()))
+    size = side - int(torch.randint(0, min(max_crop, side - 1) + 1, ()))
     top, left = (int(torch.randint(0, side - size + 1, ())) for _ in range(2))
     x = x[:, :, top : top + size, left : left + size]
     flipped = torch.rand(len(x), 1, 1, 1) < 0.5
@@ -93,12 +91,12 @@ class LowerBlocks:
     """The frozen half as an encoder of images: it fills the activation cache."""
 
     name: str
-    network: EfficientNetLite
+    network: Trunk
 
     @property
     def input_size(self) -> int:
         """Side of the square an image is squashed to."""
-        return LITES[self.name].input_size
+        return network(self.name).input_size
 
     def preprocess(self, image: Image) -> Pixels:
         """The whole image, squashed to the input size."""
@@ -112,7 +110,7 @@ class LowerBlocks:
     @cached_property
     def _session(self) -> Any:
         """The network with its current weights in ONNX Runtime, which is faster than torch."""
-        halves = _Halves(self.network, LITES[self.name].first_trained).eval()
+        halves = _Halves(self.network, network(self.name).first_trained).eval()
         with TemporaryDirectory() as folder:
             file = Path(folder) / "halves.onnx"
             to_onnx(halves, self.input_size, file, ["activations", "features"])
@@ -122,25 +120,25 @@ class LowerBlocks:
 class _Halves(nn.Module):
     """Pixels in; activations (N, H, W, C) between the halves and features (N, F) out."""
 
-    def __init__(self, network: EfficientNetLite, start: int) -> None:
+    def __init__(self, network: Trunk, start: int) -> None:
         super().__init__()
         self.network = network
         self.start = start
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        lower = self.network.lower(scale_pixels(pixels), self.start)
+        lower = self.network.lower(self.network.scale(pixels), self.start)
         return lower.permute(0, 2, 3, 1), self.network.upper(lower, self.start)
 
 
 def lower_blocks_of(name: str) -> LowerBlocks:
-    """The frozen half of a network pretrained on ImageNet."""
-    return LowerBlocks(name, load_imagenet(name).requires_grad_(False))
+    """The frozen half of a pretrained network."""
+    return LowerBlocks(name, network(name).load().requires_grad_(False))
 
 
 def upper_blocks_of(lower: LowerBlocks, mean: Tensor, deviation: Tensor) -> UpperBlocks:
     """The trained half; it shares its weights with the whole network of `lower`."""
-    network = lower.network.requires_grad_(True)
-    return UpperBlocks(network, LITES[lower.name].first_trained, mean, deviation)
+    whole, chosen = lower.network.requires_grad_(True), network(lower.name)
+    return UpperBlocks(whole, chosen.first_trained, mean, deviation, chosen.crops)
 
 
 def restandardise(model: DualEncoder, images: TrainingSet) -> None:
@@ -151,8 +149,7 @@ def restandardise(model: DualEncoder, images: TrainingSet) -> None:
     """
     backbone = model.backbone
     assert isinstance(backbone, UpperBlocks)
-    chosen = np.random.default_rng(0).permutation(len(images))[:SAMPLE]
-    sample = TrainingSet(images.inputs[:, np.sort(chosen)], {})
+    sample = TrainingSet(images.inputs[:, sample_rows(len(images))], {})
     features = torch.from_numpy(image_features(model, sample))
     mean, deviation = features.mean(0), features.std(0) + 1e-3
     with torch.no_grad():
@@ -161,3 +158,8 @@ def restandardise(model: DualEncoder, images: TrainingSet) -> None:
         linear.weight.mul_(deviation)
         backbone.mean += backbone.deviation * mean
         backbone.deviation *= deviation
+
+
+def sample_rows(count: int) -> NDArray[np.int64]:
+    """Some of `count` rows, ascending, the same in every run."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:SAMPLE])

@@ -42,13 +42,14 @@ class TrainingOptions:
     lr: float = 1e-3
     captions_per_image: int = 2  # drawn at each step for each image and language
     caption_loss_weight: float = 0.5  # of the loss between captions of one image, any languages
-    distillation_weight: float = 5.0  # of the distance to a teacher's text vectors
+    distillation_weight: float = 5.0  # of the distance to a teacher's vectors
     weight_decay: float = 0.01
     ema_epochs: float = 1.0  # length of the exponential moving average of the weights
     patience: int = 4  # epochs without a better validation MRR before training stops
     backbone_lr: float = 3e-4  # of the backbone's head; its blocks have two thirds of it
     label_loss_weight: float = 0.1  # of the label loss, where there are labels
     generation_loss_weight: float = 0.0  # of captions written from features (Zhu 2016)
+    bfloat16: bool = False  # the backbone is computed in bfloat16
     seed: int = 7
 
     def __post_init__(self) -> None:
@@ -72,6 +73,7 @@ class TrainingSet:
     captions: Mapping[str, LanguageCaptions]
     labels: Labels | None = None
     shown: ShownConcepts | None = None  # where captions name concepts
+    teacher: Vectors | None = None  # (N, D) a teacher's unit image vectors
 
     def __len__(self) -> int:
         return int(self.inputs.shape[1])

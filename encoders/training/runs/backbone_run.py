@@ -24,7 +24,7 @@ from capsearch.encoders.training.nn.backbone import (
     upper_blocks_of,
 )
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, Labels, TrainingSet
-from capsearch.encoders.training.nn.efficientnet import FEATURES
+from capsearch.encoders.training.nn.networks import network
 from capsearch.encoders.training.runs.export import export_text
 from capsearch.encoders.training.runs.import_weights import (
     load_projection,
@@ -33,7 +33,6 @@ from capsearch.encoders.training.runs.import_weights import (
 )
 from capsearch.encoders.training.runs.initial_weights import (
     InitialWeights,
-    architecture,
     find_initial_weights,
 )
 from capsearch.encoders.training.runs.onnx_export import export_backbone
@@ -104,10 +103,10 @@ class _State:
 
 def _prepare(run: TrainingRun, listener: Listener) -> _Job:
     initial = find_initial_weights(run.backbone)
-    lower = lower_blocks_of(initial.lite)
+    lower = lower_blocks_of(initial.network)
     train, validation = (
         load_activations(
-            lower, read_split(run, split), run.cache, listener.report(f"activations of {split}")
+            lower, [read_split(run, split)], run.cache, listener.report(f"activations of {split}")
         )
         for split in (run.train_split, run.validation_split)
     )
@@ -119,7 +118,11 @@ def _new_model(job: _Job) -> _State:
     run, train, validation = job.run, job.train, job.validation
     corpus = corpus_of(run, train.data, validation.data, job.listener)
     model = DualEncoder(
-        corpus.vocabularies, corpus.vectors, FEATURES, run.options, labels=job.label_count
+        corpus.vocabularies,
+        corpus.vectors,
+        train.features.shape[1],
+        run.options,
+        labels=job.label_count,
     )
     mean, deviation = train.features.mean(0), train.features.std(0) + 1e-3
 
@@ -151,7 +154,9 @@ def _existing_model(job: _Job) -> _State:
         text = prune(text, train, job.run.hidden, job.run.options.seed)
     options = replace(job.run.options, config=text.config, dimension=text.out.out_features)
     backbone = load_upper_blocks(backbone_folder, job.lower)
-    model = DualEncoder(vocabularies, {}, FEATURES, options, backbone, job.label_count, text)
+    model = DualEncoder(
+        vocabularies, {}, len(backbone.mean), options, backbone, job.label_count, text
+    )
     load_projection(folder, model.image)
     run = replace(job.run, languages=tuple(vocabularies), options=options)
     return _State(run, model, Corpus(vocabularies, {}, train, validation))
@@ -175,16 +180,17 @@ def _fine_tune(job: _Job, state: _State, train: TrainingSet, validation: Trainin
 
 def _export_backbone(job: _Job, state: _State, card: dict[str, object]) -> str:
     """Write the backbone's folder and return its digest."""
-    backbone, lite = state.model.backbone, job.initial.lite
+    backbone, chosen = state.model.backbone, network(job.initial.network)
     assert isinstance(backbone, UpperBlocks)
     tuned = "upper blocks fine-tuned against captions" if state.run.options.epochs else "pretrained"
     card = {
         **card,
-        "description": f"EfficientNet-{lite}, {tuned}",
-        "architecture": architecture(lite),
+        "description": f"{job.initial.network}, {tuned}",
+        "architecture": chosen.title,
     }
     folder = state.run.output
-    export_backbone(job.lower.network, lite, backbone.mean, backbone.deviation, folder, card)
+    size = chosen.input_size
+    export_backbone(job.lower.network, size, backbone.mean, backbone.deviation, folder, card)
     return str(model_folder.read_card(folder)["digest"])
 
 

@@ -20,6 +20,7 @@ from capsearch.encoders.training.nn.w2vv import (
     TextConfig,
     TextNetwork,
 )
+from capsearch.engine.errors import TrainingProblem
 
 _GRU = {
     "gru_Wx": "weight_ih_l0",
@@ -93,20 +94,21 @@ def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
     """A served backbone's upper blocks, loaded into the network of `lower`.
 
     The lower blocks are never trained, so activations of `lower` are valid for every backbone
-    made from the same ImageNet network.
+    made from the same pretrained network. TrainingProblem for a graph without their weights.
     """
     weights = _weights(folder / "backbone.onnx")
     upper_blocks = upper_blocks_of(lower, weights["mean"], weights["deviation"])
-    network = {
-        name.removeprefix("network."): value
-        for name, value in weights.items()
-        if name.startswith("network.")
-    }
     frozen = tuple(f"blocks.{number}." for number in range(upper_blocks.start))
-    upper = {
-        name: value for name, value in network.items() if not name.startswith(("stem.", *frozen))
-    }
-    lower.network.load_state_dict({**lower.network.state_dict(), **upper})
+    state = lower.network.state_dict()
+    upper = [name for name in state if not name.startswith(("stem.", *frozen))]
+    missing = [name for name in upper if f"network.{name}" not in weights]
+    if missing:
+        raise TrainingProblem(
+            f"{folder} cannot be fine-tuned: its graph has no weights called {missing[0]}; start "
+            f"from {lower.name} instead"
+        )
+    stored = {name: weights[f"network.{name}"] for name in upper}
+    lower.network.load_state_dict({**state, **stored})
     return upper_blocks
 
 

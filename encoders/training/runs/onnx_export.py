@@ -15,12 +15,7 @@ from torch import Tensor, nn
 
 from capsearch.encoders import model_folder
 from capsearch.encoders.image import GRID
-from capsearch.encoders.training.nn.efficientnet import (
-    FEATURES,
-    LITES,
-    EfficientNetLite,
-    scale_pixels,
-)
+from capsearch.encoders.training.nn.trunk import Trunk
 
 OPSET = 18  # the oldest that torch's exporter writes without converting
 OUTPUTS = ("features", GRID)
@@ -30,7 +25,7 @@ MIN_HALVED = 64  # entries; smaller tensors stay float32
 class StandardisedBackbone(nn.Module):
     """The graph of a served backbone: uint8 pixels in, features and feature map out."""
 
-    def __init__(self, network: EfficientNetLite, mean: Tensor, deviation: Tensor) -> None:
+    def __init__(self, network: Trunk, mean: Tensor, deviation: Tensor) -> None:
         super().__init__()
         self.network = network
         self.mean: Tensor
@@ -40,35 +35,37 @@ class StandardisedBackbone(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """(N, S, S, 3) uint8 -> (N, F) standardised features, (N, G, F) feature map."""
-        cells = self.network.feature_map(self.network.lower(scale_pixels(pixels), 0), 0)
+        cells = self.network.feature_map(self.network.lower(self.network.scale(pixels), 0), 0)
         features = cells.mean((2, 3))
         return (features - self.mean) / self.deviation, cells.flatten(2).transpose(1, 2)
 
 
 def export_backbone(
-    network: EfficientNetLite,
-    lite: str,
+    network: Trunk,
+    size: int,
     mean: Tensor,
     deviation: Tensor,
     folder: Path,
     card: dict[str, Any],
 ) -> None:
     """Write a backbone folder; its float16 weights are cast to float32 when a session opens."""
-    size = LITES[lite].input_size
     folder.mkdir(parents=True, exist_ok=True)
     served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
     to_onnx(served, size, folder / "backbone.onnx", OUTPUTS)
     _halve_file(folder / "backbone.onnx")
-    common = {"kind": "backbone", "input_size": size, "dimension": FEATURES}
+    common = {"kind": "backbone", "input_size": size, "dimension": len(mean)}
     model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
 
 
 def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> None:
-    """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N."""
+    """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N.
+
+    Weights keep their names and values, so that they can be read back.
+    """
     # Two images, not one: torch.export specialises a dimension of size 1 to that size.
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     shapes = {0: torch.export.Dim("images")}
-    write_graph(module, example, shapes, ["pixels", *outputs], to, external_data=False)
+    write_graph(module, example, shapes, ["pixels", *outputs], to, keep_weights=True)
 
 
 def write_graph(
@@ -77,26 +74,42 @@ def write_graph(
     shapes: Mapping[int, Any],
     names: Sequence[str],
     to: Path,
-    external_data: bool,
+    external_data: bool = False,
+    keep_weights: bool = False,
 ) -> None:
     """The graph of a module with one input; `names` are that of the input and of the outputs.
 
     `shapes` are the dimensions of the input that may change. With `external_data`, weights lie
-    beside the graph, which may then be larger than protobuf's two gigabytes.
+    beside the graph, which may then be larger than protobuf's two gigabytes. With `keep_weights`,
+    they are those of the module by name: none is transposed or otherwise folded.
     """
     with _without_exporter_warnings():
-        torch.onnx.export(
+        program = torch.onnx.export(
             module,
             (example,),
-            to,
             input_names=[names[0]],
             output_names=list(names[1:]),
             dynamic_shapes=(dict(shapes),),
             opset_version=OPSET,
             dynamo=True,
-            external_data=external_data,
+            optimize=not keep_weights,
             verbose=False,
         )
+        assert program is not None  # as there was no file to write to
+        if keep_weights:
+            _optimize_around_weights(program.model)
+        program.save(to, external_data=external_data)
+
+
+def _optimize_around_weights(model: Any) -> None:
+    """What the exporter does by default, but for nodes that take a weight."""
+    from onnxscript.optimizer import optimize_ir
+
+    def folded(node: Any) -> bool | None:
+        weights = [one for one in node.inputs if one is not None and one.is_initializer()]
+        return False if weights else None  # None: as by default
+
+    optimize_ir(model, should_fold=folded)
 
 
 @contextmanager

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from capsearch.encoders import model_folder, models
-from capsearch.encoders.datasets.dataset import CaptionDataset, read_labelled
-from capsearch.encoders.datasets.features import FeatureCache, load_features
 from capsearch.encoders.hubness import QueryBank
-from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import captions_of
 from capsearch.encoders.training.fit.distillation import read_sentences
@@ -29,13 +26,12 @@ from capsearch.encoders.training.runs.run import (
     checkpoint_of,
     corpus_of,
     fit,
-    read_split,
     requirements_of,
     sentence_encoder,
 )
+from capsearch.encoders.training.runs.split_features import train_and_validation
 from capsearch.encoders.training.runs.teacher import find_teacher, teach
 from capsearch.encoders.training.runs.variants import apply_variant
-from capsearch.engine.records import Vectors
 
 
 def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
@@ -49,7 +45,7 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
         options = replace(options, space="teacher", dimension=backbone.dimension)
     run = replace(run, options=options)
     more = read_sentences(run.sentences, teacher.reads) if teacher else {}
-    train, validation = _features(run, backbone, listener)
+    train, validation = train_and_validation(run, backbone, listener)
     corpus = corpus_of(run, train.data, validation.data, listener, more)
     if teacher:
         corpus = teach(run, teacher, corpus, train.data, more, listener)
@@ -74,8 +70,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
     listener = listener or Listener()
     backbone = models.load_backbone(run.backbone)
     network, vocabularies = load_text(text)
-    bank = QueryBank.load(models.find(text, "text"))
-    train, validation = _features(run, backbone, listener)
+    train, validation = train_and_validation(run, backbone, listener)
     run = replace(run, languages=tuple(vocabularies))
     sentences = sentence_encoder(run, listener)
     splits = [captions_of(part.data, vocabularies, sentences) for part in (train, validation)]
@@ -91,54 +86,28 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
         **card_of(run, train_set, best),
         "description": f"{backbone.name} in the space of {text}",
         **requirements_of(run, backbone.digest),
-        "text": models.reference(text),
-        "text_digest": model_folder.read_card(models.find(text, "text"))["digest"],
-        **asdict(calibrate(model, bank, validation_set)),
     }
-    export_projection(model.image, run.output)
-    finish_card(run.output, card)
+    write_projection(model, text, validation_set, run.output, card)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
+
+
+def write_projection(
+    model: DualEncoder, text: str, validation: TrainingSet, folder: Path, card: Mapping[str, Any]
+) -> None:
+    """Write a model folder that has an image projection and uses the encoders of `text`."""
+    text_folder = models.find(text, "text")
+    export_projection(model.image, folder)
+    full_card = {
+        **card,
+        "text": models.reference(text),
+        "text_digest": model_folder.read_card(text_folder)["digest"],
+        **asdict(calibrate(model, QueryBank.load(text_folder), validation)),
+    }
+    finish_card(folder, full_card)
 
 
 def _trainer(
     run: TrainingRun, model: DualEncoder, train: TrainingSet, validation: TrainingSet
 ) -> Trainer:
     return Trainer(model, train, validation, run.options, checkpoint_of(run.output))
-
-
-@dataclass(frozen=True, slots=True)
-class _SplitFeatures:
-    """A split's readable images, and their features in one or two views."""
-
-    data: CaptionDataset
-    views: Vectors  # (V, N, F)
-
-    def __add__(self, other: _SplitFeatures) -> _SplitFeatures:
-        images = (*self.data.images, *other.data.images)
-        return _SplitFeatures(
-            self.data.only(images), np.concatenate([self.views, other.views], axis=1)
-        )
-
-
-def _features(
-    run: TrainingRun, backbone: ImageNetwork, listener: Listener
-) -> tuple[_SplitFeatures, _SplitFeatures]:
-    """Training images with their flipped view if `run.flip`, validation images without."""
-    cache = FeatureCache(run.cache)
-
-    def of_images(data: CaptionDataset, what: str, flip: bool) -> _SplitFeatures:
-        report = listener.report(f"features of {what}")
-        data, features = load_features(backbone, data, cache, report)
-        if not flip:
-            return _SplitFeatures(data, features[None])
-        report = listener.report(f"features of {what}, flipped")
-        flipped = load_features(backbone, data, cache, report, flip=True)[1]
-        return _SplitFeatures(data, np.stack([features, flipped]))
-
-    train = of_images(read_split(run, run.train_split), run.train_split, run.flip)
-    if run.labelled:
-        labelled = read_labelled(run.labelled).split("train")
-        train += of_images(labelled, "labelled images", run.flip)
-    validation = read_split(run, run.validation_split)
-    return train, of_images(validation, run.validation_split, False)

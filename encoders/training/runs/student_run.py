@@ -1,0 +1,190 @@
+"""`capsearch train student`: a small backbone learns the image vectors of a larger model.
+
+The text encoders are the teacher's and stay unchanged, so that both models share one space. The
+student's upper blocks and a projection are trained with two losses: captions and names against
+images, as the teacher was, and the distance to the teacher's image vectors (distillation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from capsearch.encoders import model_folder, models
+from capsearch.encoders.training.fit.activations import Activations, load_activations
+from capsearch.encoders.training.fit.corpus import captions_of
+from capsearch.encoders.training.fit.names import shown_concepts
+from capsearch.encoders.training.fit.trainer import Trainer
+from capsearch.encoders.training.nn.backbone import (
+    LowerBlocks,
+    UpperBlocks,
+    lower_blocks_of,
+    restandardise,
+    sample_rows,
+    upper_blocks_of,
+)
+from capsearch.encoders.training.nn.dual_encoder import (
+    DualEncoder,
+    TrainingOptions,
+    TrainingSet,
+    image_features,
+)
+from capsearch.encoders.training.nn.frozen_text import FrozenText, freeze_text
+from capsearch.encoders.training.nn.networks import network
+from capsearch.encoders.training.nn.w2vv import ImageProjection
+from capsearch.encoders.training.runs.import_weights import load_projection, load_text
+from capsearch.encoders.training.runs.onnx_export import export_backbone
+from capsearch.encoders.training.runs.run import (
+    Listener,
+    TrainingRun,
+    card_of,
+    checkpoint_of,
+    fit,
+    read_split,
+    requirements_of,
+    sentence_encoder,
+)
+from capsearch.encoders.training.runs.split_features import split_features, training_parts
+from capsearch.encoders.training.runs.text_run import write_projection
+from capsearch.engine.records import Vectors
+
+RIDGE = 0.01  # of the first projection, as a share of the features' variance
+
+
+def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
+    """Train `run.backbone`, a network's name, in the space of `run.teacher`, a text model's.
+
+    Returns the folder of the search model `run.text_name`, which uses the new backbone.
+    """
+    listener = listener or Listener()
+    chosen, teacher = network(run.backbone), _teacher(run)
+    images = _images(run, teacher, listener)
+    text, train, validation, run = _captioned(run, teacher, images, listener)
+    upper = upper_blocks_of(images.lower, torch.zeros(chosen.features), torch.ones(chosen.features))
+    model = DualEncoder({}, {}, chosen.features, run.options, upper, text=text)
+    _start(model, train)
+    checkpoint = checkpoint_of(run.output)
+    best = fit(run, Trainer(model, train, validation, run.options, checkpoint), listener)
+    restandardise(model, train)
+    card = {
+        **card_of(run, train, best),
+        "started_from": chosen.source,
+        "teacher": f"{teacher.model.name}@{teacher.model.digest}",
+    }
+    _export_backbone(run, model, images.lower, card)
+    backbone_digest = str(model_folder.read_card(run.output)["digest"])
+    folder = run.folders[1]
+    text_card = {
+        **card,
+        "name": run.text_name,
+        "description": f"{run.name} in the space of {run.teacher}",
+        **requirements_of(replace(run, backbone=run.name), backbone_digest),
+    }
+    write_projection(model, teacher.text, validation, folder, text_card)
+    checkpoint.unlink(missing_ok=True)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Teacher:
+    """The search model that is distilled, and the model whose text encoders it uses."""
+
+    model: models.Model
+    folder: Path
+    text: str  # its own name, or the model that its card names
+
+
+def _teacher(run: TrainingRun) -> _Teacher:
+    """UnknownModel if there is none, or if what it was trained with has changed."""
+    assert run.teacher is not None  # the command requires it
+    folder, model = models.find(run.teacher, "text"), models.load(run.teacher)
+    return _Teacher(model, folder, str(model.card.get("text", run.teacher)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The student's lower activations of both splits, and the teacher's vectors of the first."""
+
+    lower: LowerBlocks
+    train: Activations
+    validation: Activations
+    teacher: Vectors  # (N, D) unit rows
+
+
+def _images(run: TrainingRun, teacher: _Teacher, listener: Listener) -> _Images:
+    lower = lower_blocks_of(run.backbone)  # before the long steps: it may not be installed
+    card = teacher.model.card
+    backbone = models.load_backbone(str(card["backbone"]))
+    projection = ImageProjection(backbone.dimension, int(str(card["dimension"]))).eval()
+    load_projection(teacher.folder, projection)
+    taught = [
+        split_features(run, backbone, data, what, listener)
+        for what, data in training_parts(run).items()
+    ]
+    with torch.no_grad():
+        vectors = [projection(torch.from_numpy(part.views[0])).numpy() for part in taught]
+    split = run.validation_split
+    report = listener.report(f"activations of {run.train_split}")
+    train = load_activations(lower, [part.data for part in taught], run.cache, report)
+    report = listener.report(f"activations of {split}")
+    validation = load_activations(lower, [read_split(run, split)], run.cache, report)
+    return _Images(lower, train, validation, np.concatenate(vectors)[train.rows])
+
+
+def _captioned(
+    run: TrainingRun, teacher: _Teacher, images: _Images, listener: Listener
+) -> tuple[FrozenText, TrainingSet, TrainingSet, TrainingRun]:
+    """The images with their captions, encoded by the teacher; the run with its languages."""
+    encoders, vocabularies = load_text(teacher.text)
+    sentences = sentence_encoder(run, listener)
+    splits = [
+        captions_of(part.data, vocabularies, sentences)
+        for part in (images.train, images.validation)
+    ]
+    table, (train_captions, validation_captions) = freeze_text(encoders, splits)
+    options: TrainingOptions = replace(
+        run.options,
+        dimension=encoders.out.out_features,
+        caption_loss_weight=0.0,  # the caption vectors are fixed
+    )
+    train = TrainingSet(
+        images.train.values[None],
+        train_captions,
+        shown=shown_concepts(images.train.data),
+        teacher=images.teacher,
+    )
+    validation = TrainingSet(images.validation.values[None], validation_captions)
+    return table, train, validation, replace(run, languages=tuple(vocabularies), options=options)
+
+
+def _start(model: DualEncoder, train: TrainingSet) -> None:
+    """Standardise the pretrained features, and project them by least squares to the teacher's."""
+    assert train.teacher is not None and isinstance(model.backbone, UpperBlocks)
+    rows = sample_rows(len(train))
+    features = image_features(model, TrainingSet(train.inputs[:, rows], {}))
+    mean, deviation = features.mean(0), features.std(0) + 1e-3
+    standard, targets = (features - mean) / deviation, train.teacher[rows]
+    gram = standard.T @ standard / len(rows) + RIDGE * np.eye(len(mean), dtype=np.float32)
+    weights = np.linalg.solve(gram, standard.T @ (targets - targets.mean(0)) / len(rows))
+    with torch.no_grad():
+        model.backbone.mean.copy_(torch.from_numpy(mean))
+        model.backbone.deviation.copy_(torch.from_numpy(deviation))
+        model.image.linear.weight.copy_(torch.from_numpy(weights.T))
+        model.image.linear.bias.copy_(torch.from_numpy(targets.mean(0)))
+
+
+def _export_backbone(
+    run: TrainingRun, model: DualEncoder, lower: LowerBlocks, card: dict[str, object]
+) -> None:
+    upper, chosen = model.backbone, network(run.backbone)
+    assert isinstance(upper, UpperBlocks)
+    card = {
+        **card,
+        "description": f"{run.backbone}, upper blocks distilled from {run.teacher}",
+        "architecture": chosen.title,
+    }
+    size = chosen.input_size
+    export_backbone(lower.network, size, upper.mean, upper.deviation, run.output, card)
