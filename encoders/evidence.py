@@ -75,7 +75,11 @@ class StoredEvidence:
                 f"{path} was made by a newer capsearch; run `pip install -U capsearch`"
             )
         return {
-            name: LengthDependent(_parse(one["short"]), _parse(one["long"]))
+            name: LengthDependent(
+                _parse(one["short"]),
+                _parse(one["long"]),
+                _parse(one["unfamiliar"]) if one.get("unfamiliar") else None,
+            )
             for name, one in stored["languages"].items()
         }
 

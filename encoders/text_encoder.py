@@ -80,7 +80,9 @@ class CalibratedTextEncoder(ABC):
     def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
         """What calibration fitted for such a query; None if it never ran."""
         fitted = self.evidence.model(language)
-        return fitted.at(len(keywords(text))) if fitted else None
+        if fitted is None:
+            return None
+        return fitted.at(len(keywords(text)), bool(self.unknown_words(text, language)))
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""

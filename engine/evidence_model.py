@@ -10,6 +10,7 @@ import numpy as np
 from capsearch.engine.records import Source
 
 SHORT, LONG = 2, 6  # folded words of a query, see LengthDependent
+Weights = Mapping[Source, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class KindWeights:
     """
 
     intercept: float
-    weights: Mapping[Source, float]
-    background: Mapping[Source, float]
+    weights: Weights
+    background: Weights
 
     def __post_init__(self) -> None:
         if any(weight < 0.0 for weight in self.weights.values()):
@@ -63,30 +64,37 @@ class EvidenceModel:
 class LengthDependent:
     """Evidence models for short queries and for sentences; those between are interpolated.
 
-    "cat" has many right answers and a sentence one, so the same score means different odds.
+    "cat" has many right answers and a sentence one, so the same score means different odds. Names
+    that the text encoder was not trained with find less than others at the same score.
     """
 
     short: EvidenceModel  # up to SHORT words
     long: EvidenceModel  # from LONG words on
+    unfamiliar: EvidenceModel | None = None  # short, with a word outside the vocabulary
 
-    def at(self, words: int) -> EvidenceModel:
+    def at(self, words: int, unfamiliar: bool = False) -> EvidenceModel:
         """The model for a query of so many words."""
+        if unfamiliar and self.unfamiliar is not None:
+            return LengthDependent(self.unfamiliar, self.long).at(words)
         share = float(np.clip((words - SHORT) / (LONG - SHORT), 0.0, 1.0))
 
         def mixed(short: float, long: float) -> float:
             return (1.0 - share) * short + share * long
 
-        kinds = {
-            name: KindWeights(
-                mixed(one.intercept, self.long.kinds[name].intercept),
-                {s: mixed(w, self.long.kinds[name].weights[s]) for s, w in one.weights.items()},
-                {
-                    s: mixed(w, self.long.kinds[name].background[s])
-                    for s, w in one.background.items()
-                },
+        def all_mixed(short: Weights, long: Weights) -> dict[Source, float]:
+            return {
+                one: mixed(short.get(one, 0.0), long.get(one, 0.0)) for one in {**short, **long}
+            }
+
+        kinds = {}
+        for name, long in self.long.kinds.items():
+            has = name.split("+")
+            _, short = self.short.kind("caption" in has, "generated" in has)
+            kinds[name] = KindWeights(
+                mixed(short.intercept, long.intercept),
+                all_mixed(short.weights, long.weights),
+                all_mixed(short.background, long.background),
             )
-            for name, one in self.short.kinds.items()
-        }
         return EvidenceModel(
             kinds,
             self.short.size,

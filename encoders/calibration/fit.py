@@ -59,7 +59,8 @@ def fit_evidence(
 
     `object_names[language]` names the labels of `data.objects`: such short queries have many
     right answers where a sentence has one, so they are fitted apart, together with the names of
-    what `labelled` images show. Without names, sentences stand for both.
+    what `labelled` images show; and of these, names with unknown words once more. Without
+    names, sentences stand for both.
     """
     fitted = {}
     for language in data.captions:
@@ -72,10 +73,14 @@ def fit_evidence(
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
         short = list(names(data, encoded, labels, bank, random))
+        unfamiliar: list[Scenario] = []
         if labelled is not None:
             short += labelled_names(labelled, encoder, language, bank, random)
+            unfamiliar += labelled_names(labelled, encoder, language, bank, random, True)
         fitted[language] = LengthDependent(
-            short=_fit(short, sentences, weight, random) if short else long, long=long
+            short=_fit(short, sentences, weight, random) if short else long,
+            long=long,
+            unfamiliar=_fit(unfamiliar, sentences, weight, random) if unfamiliar else None,
         )
     return fitted
 

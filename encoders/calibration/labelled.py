@@ -31,6 +31,7 @@ from capsearch.engine.records import Vectors
 
 SPLIT = "val"  # of encoders.datasets.labelled: neither trained on nor reported
 _DRAWS = 4  # of each size: as many queries as the captioned photographs give
+_ENOUGH = 20  # names to fit on
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,25 @@ def labelled_names(
     language: str,
     bank: DocumentBank,
     random: np.random.Generator,
+    unfamiliar: bool = False,
 ) -> Iterator[Scenario]:
-    """Names of concepts as queries against images without captions, in several sizes."""
-    texts = [concepts.by_id(one).name(language) for one in data.named]
+    """Names of concepts as queries against images without captions, in several sizes.
+
+    Names of which the encoder knows every word, or with `unfamiliar` the others; none at all if
+    these are too few.
+    """
+    names = {one: concepts.by_id(one).name(language) for one in data.named}
+    named = [
+        one
+        for one, name in names.items()
+        if bool(encoder.unknown_words(name, language)) == unfamiliar
+    ]
+    if len(named) < _ENOUGH:
+        return
+    texts = [names[one] for one in named]
     encoded = encode_texts(encoder, texts, language)
     image_background, caption_background = backgrounds(bank, encoded.visual, encoded.caption)
-    everything = np.array([[one in found for found in data.shown] for one in data.named], bool)
+    everything = np.array([[one in found for found in data.shown] for one in named], bool)
     for size in (size for size in SIZES for _ in range(_DRAWS)):
         chosen = draw(np.arange(len(data.images)), size, random)
         relevant = everything[:, chosen]

@@ -154,6 +154,28 @@ def test_between_short_queries_and_sentences_weights_are_interpolated(words, sha
     )
 
 
+def test_names_with_unknown_words_have_weights_of_their_own():
+    short, long, unfamiliar = (
+        EvidenceModel({"": KindWeights(value, {"image": value}, {})}, 9, 1, 0)
+        for value in (1.0, 5.0, 3.0)
+    )
+    fitted = LengthDependent(short, long, unfamiliar)
+    assert fitted.at(1, unfamiliar=True).kinds[""].intercept == 3.0
+    assert fitted.at(1).kinds[""].intercept == 1.0
+    assert fitted.at(20, unfamiliar=True).kinds[""].intercept == 5.0
+    assert LengthDependent(short, long).at(1, unfamiliar=True).kinds[""].intercept == 1.0
+
+
+def test_a_kind_that_short_queries_lack_starts_from_the_simpler_one():
+    image = KindWeights(1.0, {"image": 2.0}, {})
+    both = KindWeights(5.0, {"image": 4.0, "generated": 8.0}, {})
+    fitted = LengthDependent(
+        EvidenceModel({"": image}, 9, 1, 0), EvidenceModel({"": image, "generated": both}, 9, 1, 0)
+    )
+    assert fitted.at(1).kinds["generated"] == KindWeights(1.0, {"image": 2.0, "generated": 0.0}, {})
+    assert fitted.at(20).kinds["generated"] == both
+
+
 SCORE = st.sampled_from([-1.0, -0.1, 0.0, 0.25, 1.0]) | st.floats(-1, 1)
 MAYBE = SCORE | st.just(NONE)
 WEIGHT = st.floats(0, 20)
