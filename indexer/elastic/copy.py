@@ -15,9 +15,11 @@ from typing import Any
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import NewDocument
-from capsearch.indexer.elastic import mapping, versions
+from capsearch.indexer.elastic import versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, readable_errors
+from capsearch.indexer.elastic.documents import whole
+from capsearch.indexer.elastic.mapping import WHOLE
 from capsearch.indexer.elastic.requests import HAS_FILE
 from capsearch.indexer.elastic.state import State
 from capsearch.indexer.elastic.writer import ElasticWriter
@@ -101,9 +103,9 @@ def from_cluster(
     client, counts, started = connect(address), _Counts(), perf_counter()
     backend = ElasticBackend(client, address)
     total = len(backend)
-    for hits in backend.scan(HAS_FILE, mapping.WHOLE):
+    for hits in backend.scan(HAS_FILE, WHOLE):
         there = transfer.known(collection.catalog, [hit["_id"] for hit in hits], encoded=True)
-        new = [mapping.whole(hit) for hit in hits if hit["_id"] not in there]
+        new = [whole(hit) for hit in hits if hit["_id"] not in there]
         transfer.write(collection, new)
         counts.unchanged += len(there)
         counts.copied += len(new)

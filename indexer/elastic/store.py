@@ -16,7 +16,7 @@ from capsearch.indexer.elastic.editing import DOCUMENTS, Editor, chunks
 from capsearch.indexer.elastic.entry import Entry
 from capsearch.indexer.elastic.known import EncodedIds, KnownFiles
 from capsearch.indexer.elastic.mapping import identity_of
-from capsearch.indexer.elastic.requests import HAS_FILE
+from capsearch.indexer.elastic.requests import HAS_FILE, OUTDATED
 from capsearch.indexer.elastic.state import State
 from capsearch.indexer.elastic.writer import ElasticWriter
 from capsearch.indexer.embedded import thumbnails
@@ -199,8 +199,12 @@ class ElasticStore:
                 yield done
 
     def index_words(self) -> Iterator[None]:
-        """They are written with the documents."""
-        return iter(())
+        """They are written with the documents; those of an older schema are written again."""
+        self._writing.writer.refresh()
+        for hits in self._scan(OUTDATED):
+            for some in chunks(hits, DOCUMENTS):
+                self._writing.edit({hit["_id"]: _as_it_is for hit in some})
+                yield
 
     def complete(self) -> None:
         """Publishes a rebuild."""
