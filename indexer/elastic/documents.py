@@ -134,8 +134,8 @@ def _enriched_fields(new: NewDocument, words_of: Callable[[str], Sequence[str]])
         "schema": SCHEMA,
         GENERATED_WORDS: _tokens(new.document, generated_texts_of, words_of),
         "surest": _surest(new.document.tags),
-        "tagger": enriched.get("tagger"),
-        "captioner": enriched.get("captioner"),
+        "tagger": enriched.get("tagger") or None,
+        "captioner": enriched.get("captioner") or None,
     }
 
 

@@ -152,5 +152,11 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield chunk
 
 
+def unchanged_delete(hit: Hit) -> dict[str, Any]:
+    """Deletes a document unless it has been written since it was found."""
+    condition = {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
+    return {"_op_type": "delete", "_id": hit["_id"], **condition}
+
+
 def _entry(read: _Read | None) -> Entry | None:
     return None if read is None else read.entry

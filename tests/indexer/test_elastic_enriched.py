@@ -19,9 +19,13 @@ from capsearch.engine.fusion import (
 )
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Filters, Tag
-from capsearch.indexer.elastic import ranking, versions
+from capsearch.indexer.elastic import ranking, requests, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect
+from capsearch.indexer.elastic.documents import whole
+from capsearch.indexer.elastic.mapping import ENRICHED_FIELDS, WHOLE
+from capsearch.indexer.enrichment import enrich
+from capsearch.indexer.pipeline import index
 
 pytestmark = pytest.mark.elastic
 _NUMBERS = count()
@@ -138,3 +142,45 @@ def test_tags_decide_the_best_of_many_that_look_alike(both):
     first = [one.document.record.id for one in cluster.search(named, Filters(), 10)]
     assert first != [one.document.record.id for one in cluster.search(plain, Filters(), 10)]
     assert first == [one.document.record.id for one in embedded.search(named, Filters(), 10)]
+
+
+def by_id(found) -> dict[str, Document]:
+    return {one.document.record.id: one.document for one in found}
+
+
+def make_older(cluster) -> None:
+    """Documents as schema 3 had them."""
+    editor = cluster.store()._editor
+    for hits in editor.backend.scan({"match_all": {}}, WHOLE):
+        sources = [editor.writer.to_json(whole(hit)) for hit in hits]
+        for one in sources:
+            one["words"] += one["generated_words"]
+            for name in ENRICHED_FIELDS:
+                del one[name]
+        assert len(list(editor.writer.index_json(sources))) == 4
+    editor.writer.describe(schema=3)
+    editor.writer.refresh()
+
+
+@pytest.mark.parametrize("place", ["cluster"], indirect=True)
+def test_documents_of_an_older_schema_are_found_and_the_next_run_writes_them_again(
+    place, image_folder, describing_model
+):
+    query = EncodedQuery(
+        CALIBRATED, describing_model.text.encode(["blue"], "en").visual[0],
+        words=("青の画像",), concepts=(frozenset({"blue"}),),
+    )  # fmt: skip
+    with place.create(describing_model) as cluster:
+        index(cluster, [image_folder])
+        enrich(cluster)
+        before = cluster.backend.search(query, Filters(), 10)
+        assert before[0].contributions.tag == 1
+        make_older(cluster)
+        assert cluster.backend.count(requests.OUTDATED) == 4
+        older = cluster.backend.search(query, Filters(), 10)
+        assert by_id(older) == by_id(before)
+        assert older[0].contributions.tag == 0
+        assert index(cluster, []).unchanged == 4
+        assert cluster.backend.count(requests.OUTDATED) == 0
+        assert cluster.backend.search(query, Filters(), 10) == before
+        assert enrich(cluster).captioned == 0  # known to be described
