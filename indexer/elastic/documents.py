@@ -25,6 +25,7 @@ from capsearch.indexer.elastic.mapping import (
     WORDS,
 )
 from capsearch.indexer.embedded.words import generated_texts_of, texts_of
+from capsearch.indexer.store import HAND
 
 
 def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[str, Any]:
@@ -136,6 +137,8 @@ def _enriched_fields(new: NewDocument, words_of: Callable[[str], Sequence[str]])
         "surest": _surest(new.document.tags),
         "tagger": enriched.get("tagger") or None,
         "captioner": enriched.get("captioner") or None,
+        "reviewed": bool(enriched.get("rejected"))
+        or any(one.source == HAND for one in new.document.captions),
     }
 
 

@@ -170,6 +170,19 @@ class Entry:
         self._reject([caption.text])
         return True
 
+    def take_reviews(self, before: Entry) -> None:
+        """Takes over what people have said about the captions of another copy of the image."""
+        self._reject(before._rejected)
+        by_hand = [one for one in before.captions if one.caption.source == HAND]
+        known = {_key(one) for one in self.captions}
+        self.captions += [one for one in by_hand if _key(one) not in known]
+        generated = [one.caption for one in self.captions if one.caption.generated]
+        languages = {one.caption.language for one in by_hand}
+        left = set(undecided(generated, self._rejected, languages))
+        self.captions = [
+            one for one in self.captions if not one.caption.generated or one.caption in left
+        ]
+
     def replace_captions(
         self, sources: Collection[str], origin: str, captions: Sequence[Caption]
     ) -> int:

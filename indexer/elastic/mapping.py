@@ -44,6 +44,7 @@ ENRICHED_FIELDS: Mapping[str, Any] = {
     "surest": {"type": "rank_features"},  # of tags, by what they name and everything broader
     "tagger": _KEYWORD,  # the model that wrote the tags
     "captioner": _KEYWORD,
+    "reviewed": {"type": "boolean"},  # people have accepted, corrected or rejected a caption here
 }
 
 
