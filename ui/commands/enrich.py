@@ -18,6 +18,7 @@ Examples:
   capsearch enrich                       go on where `capsearch index` was stopped
   capsearch enrich ~/Pictures/2024       only these images
   capsearch enrich --redo                do it all over
+  capsearch enrich --backend https://search.example:9200/images    in Elasticsearch
 
 `capsearch index` does this too, once all images can be searched. Images that another model has
 described are described anew. What people wrote, accepted or corrected stays, and captions that were
