@@ -24,14 +24,11 @@ from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.protocols import Captioner, Enricher, Tagger
 from capsearch.engine.records import ImageFeatures
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.enriched import EnrichedTable, PendingImage
-from capsearch.indexer.embedded.facets import StoredFacets
 from capsearch.indexer.in_flight import DecodeJournal
 from capsearch.indexer.prepare import Prepared, prepare_in_groups
 from capsearch.indexer.progress import Progress
 from capsearch.indexer.sources.scan import ImageFile, Skipped
+from capsearch.indexer.store import Descriptions, Head, Store, Writable
 
 _TAGGED_AT_ONCE = 1024
 _ENCODED_EVERY = 32  # batches: then captions get vectors, and words are found
@@ -70,7 +67,7 @@ class EnrichSummary:
 
 
 def enrich(
-    collection: Collection,
+    collection: Writable,
     options: EnrichOptions = _DEFAULTS,
     progress: Callable[[Progress], None] = lambda progress: None,
     stop: threading.Event | None = None,
@@ -81,20 +78,24 @@ def enrich(
     the run after the current batch. UnknownModel when the model has neither tagger nor captioner,
     ModelMismatch when the index was made with another model.
     """
-    collection.require_same_model()
-    enricher = collection.model.enricher()
+    store = collection.store()
+    store.require_same_model()
+    enricher = store.model.enricher()
     if not enricher:
-        raise UnknownModel(no_heads(collection.model.name))
-    run = _Run(collection, enricher, options, progress, stop or threading.Event())
+        raise UnknownModel(no_heads(store.model.name))
     started = perf_counter()
-    run.run()
-    collection.finish()
+    with store.writing(rebuild=False):
+        written = store.descriptions()
+        run = _Run(store, written, enricher, options, progress, stop or threading.Event())
+        run.run()
+        store.finish()
     return run.summary(perf_counter() - started)
 
 
 @dataclass(slots=True)
 class _Run:
-    collection: Collection
+    store: Store
+    written: Descriptions
     enricher: Enricher
     options: EnrichOptions
     show: Callable[[Progress], None]
@@ -105,9 +106,10 @@ class _Run:
     captions: int = 0
 
     def run(self) -> None:
+        for _ in self.store.index_words():  # documents of an older schema do not say who wrote
+            pass
         if self.options.redo:
-            with self._writer.transaction(visible=False):
-                self._table.reset(self._folders)
+            self.written.reset(self._folders)
         if self.enricher.tagger is not None:
             self._tag(self.enricher.tagger)
         if self.enricher.captioner is not None and not self.stop.is_set():
@@ -127,89 +129,79 @@ class _Run:
         )
 
     @property
-    def _writer(self) -> CatalogWriter:
-        return CatalogWriter(self.collection.catalog)
-
-    @property
-    def _table(self) -> EnrichedTable:
-        return EnrichedTable(self.collection.catalog)
-
-    @property
     def _folders(self) -> tuple[str, ...]:
         return tuple(str(path.expanduser().resolve()) for path in self.options.paths)
 
     def _pending(self) -> int:
         tagger, captioner = self.enricher.tagger, self.enricher.captioner
-        left = [self._table.count("tagger", tagger.name, self._folders)] if tagger else []
+        left = [self.written.count("tagger", tagger.name, self._folders)] if tagger else []
         if captioner is not None:
-            left.append(self._table.count("captioner", captioner.name, self._folders))
+            left.append(self.written.count("captioner", captioner.name, self._folders))
         return max(left, default=0)
 
     def _tag(self, tagger: Tagger) -> None:
         """From the stored features: no image is opened."""
-        total = self._table.count("tagger", tagger.name, self._folders)
-        while not self.stop.is_set() and (
-            batch := self._table.pending("tagger", tagger.name, self._folders, "", _TAGGED_AT_ONCE)
-        ):
-            rows = self.collection.catalog.array("features").view()
-            features = rows[np.array([one.slot for one in batch])].astype(np.float32)
-            found = tagger.tag(ImageFeatures(features))
-            with self._writer.transaction():
-                for image, tags in zip(batch, found, strict=True):
-                    self._table.put_tags(image.id, tagger.name, tags)
-            self.tagged += len(batch)
+        total = self.written.count("tagger", tagger.name, self._folders)
+        for batch in self._pending_images("tagger", tagger.name):
+            features = self.written.features(batch)
+            if features:
+                found = tagger.tag(ImageFeatures(np.stack(list(features.values()))))
+                self.written.put_tags(tagger.name, dict(zip(features, found, strict=True)))
+            self.tagged += len(features)
             self.show(Progress("tag images", self.tagged, total))
 
     def _caption(self, captioner: Captioner) -> None:
-        total = self._table.count("captioner", captioner.name, self._folders)
-        facets, done = StoredFacets(self._writer), 0
+        total, done = self.written.count("captioner", captioner.name, self._folders), 0
         DECODING.resize(self.options.decode_pixels)
         for batch in self._decoded(captioner):
             if not self._put_captions(captioner, batch):
                 return  # a backbone without feature maps
             done += len(batch)
-            facets.refresh_now_and_then()
             if done // self.options.batch_size % _ENCODED_EVERY == 0:
                 self._make_searchable()
             self.show(Progress("caption images", done, total, batch[-1].file.path))
 
     def _put_captions(self, captioner: Captioner, batch: Sequence[Prepared]) -> bool:
         pixels = [one.decoded.pixels for one in batch if one.decoded is not None]
-        features = self.collection.model.image.feature_maps(pixels)
+        features = self.store.model.image.feature_maps(pixels)
         if features.grid is None:
-            name = self.collection.model.image.name
+            name = self.store.model.image.name
             self.skipped.append(Skipped(name, "gives no feature map, so no captions are written"))
             self.enricher = replace(self.enricher, captioner=None)
             return False
         found = captioner.caption(features)
-        with self._writer.transaction():
-            for image, captions in zip(batch, found, strict=True):
-                self.captions += self._table.put_captions(image.image_id, captioner.name, captions)
+        ids = [one.image_id for one in batch]
+        self.captions += self.written.put_captions(
+            captioner.name, dict(zip(ids, found, strict=True))
+        )
         self.captioned += len(batch)
         return True
 
     def _decoded(self, captioner: Captioner) -> Iterator[list[Prepared]]:
         """Batches of images with pixels; a file that fails or holds another image is named."""
-        last = ""
-        while not self.stop.is_set() and (
-            pending := self._table.pending(
-                "captioner", captioner.name, self._folders, last, _TAGGED_AT_ONCE
-            )
-        ):
-            last = pending[-1].id
+        for pending in self._pending_images("captioner", captioner.name):
             yield from self._batches(pending)
 
-    def _batches(self, pending: Sequence[PendingImage]) -> Iterator[list[Prepared]]:
+    def _pending_images(self, head: Head, name: str) -> Iterator[Sequence[str]]:
+        """Their ids, many at a time; those that fail are not tried again."""
+        last = ""
+        while not self.stop.is_set() and (
+            pending := self.written.pending(head, name, self._folders, last, _TAGGED_AT_ONCE)
+        ):
+            last = pending[-1]
+            yield pending
+
+    def _batches(self, pending: Sequence[str]) -> Iterator[list[Prepared]]:
         files = self._files(pending)
         batch: list[Prepared] = []
         groups = prepare_in_groups(
             list(files),
             (),
-            self.collection.model.image.preprocess,
+            self.store.model.image.preprocess,
             self.options.max_pixels,
             self.options.decode_threads,
             self.stop,
-            DecodeJournal(self.collection.path),
+            DecodeJournal(self.store.path),
             self.options.batch_size,
         )
         for outcome in (one for group in groups for one in group):
@@ -226,9 +218,9 @@ class _Run:
         if batch:
             yield batch
 
-    def _files(self, pending: Sequence[PendingImage]) -> dict[ImageFile, str]:
+    def _files(self, pending: Sequence[str]) -> dict[ImageFile, str]:
         """A file of each image that is still there, and the image's id."""
-        records = self.collection.catalog.images([one.id for one in pending])
+        records = self.written.records(pending)
         found: dict[ImageFile, str] = {}
         for record in records.values():
             path = next((one for one in record.paths if os.path.isfile(one)), None)  # noqa: PTH113
@@ -241,9 +233,8 @@ class _Run:
 
     def _make_searchable(self) -> None:
         """Vectors of new captions, words of new captions and tags."""
-        store = self.collection.store()
-        total = store.pending_captions()
-        for done in store.encode_captions():
+        total = self.store.pending_captions()
+        for done in self.store.encode_captions():
             self.show(Progress("encode captions", done, total))
-        for _ in store.index_words():
+        for _ in self.store.index_words():
             pass

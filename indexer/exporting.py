@@ -12,14 +12,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from capsearch.encoders import atomic, concepts
 from capsearch.engine.errors import IndexProblem
+from capsearch.engine.protocols import Backend
 from capsearch.engine.records import LANGUAGES, Caption, Document, Filters, Tag
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.sources import xmp_sidecars
 from capsearch.indexer.sources.scan import Skipped
+
+
+class Collection(Protocol):
+    """What is read of a collection, in an index folder or in a cluster."""
+
+    @property
+    def backend(self) -> Backend:
+        """Looks documents up."""
+        ...
+
+    def image_paths(self, filters: Filters) -> Sequence[tuple[str, str]]:
+        """(first path, id) of the images that pass filters and have a file, sorted."""
+        ...
+
+    def roots(self) -> Sequence[Path]:
+        """The folders indexed so far."""
+        ...
+
 
 XmpNames = Literal["lightroom", "digikam"]
 COLUMNS = ("file", "caption", "tag", "language", "source", "confidence", "concept")
@@ -47,13 +65,11 @@ def documents(collection: Collection, selection: Selection) -> Iterator[Document
     """The chosen images by path, with the chosen captions and tags; those with neither are left
     out."""
     folders = tuple(str(one.expanduser().resolve()) for one in selection.folders)
-    ids = [row[0] for row in collection.catalog.select(Filters(folders=folders))]
-    paths = {image_id: path for path, image_id in reversed(collection.catalog.image_paths())}
-    ids.sort(key=lambda one: paths[one])
+    ids = [image_id for _, image_id in collection.image_paths(Filters(folders=folders))]
     for start in range(0, len(ids), _CHUNK):
         chunk = ids[start : start + _CHUNK]
-        found = collection.catalog.documents(chunk)
-        for one in (_chosen(found[image_id], selection) for image_id in chunk):
+        found = collection.backend.lookup(chunk)
+        for one in (_chosen(found[image_id], selection) for image_id in chunk if image_id in found):
             if one.captions or one.tags:
                 yield one
 
@@ -175,4 +191,4 @@ def _name(collection: Collection, document: Document) -> str:
 
 
 def _roots(collection: Collection) -> Sequence[Path]:
-    return [root if root.is_dir() else root.parent for root in collection.catalog.roots()]
+    return [root if root.is_dir() else root.parent for root in collection.roots()]

@@ -10,15 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from capsearch.engine.records import Caption, Vectors
+from capsearch.engine.records import Caption, ImageRecord, Tag, Vectors
 from capsearch.indexer.sources.scan import ImageFile
 
 if TYPE_CHECKING:
     from capsearch.encoders.models import Model
     from capsearch.indexer.prepare import Outcome, Prepared
     from capsearch.indexer.sources.captions import NamedCaption
+
+
+Head = Literal["tagger", "captioner"]
+HAND = "hand"  # the source of what people wrote or confirmed in capsearch itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,62 @@ class KnownIds(Protocol):
 
     def add(self, image_id: str, /) -> None:
         """Counts as known from now on; nothing is written."""
+        ...
+
+
+class Descriptions(Protocol):
+    """What models wrote about images, which model did it, and what people said about that.
+
+    Calls that write are batches, inside `Store.writing`. A model's captions and tags have a source
+    that starts with "model:" and are replaced when another model describes the image; what people
+    wrote, accepted or rejected is never touched. `folders` are absolute paths: only images there
+    and below, or all for none.
+    """
+
+    def count(self, head: Head, name: str, folders: Sequence[str] = ()) -> int:
+        """How many images with a vector and a file the model called `name` has not described."""
+        ...
+
+    def pending(
+        self, head: Head, name: str, folders: Sequence[str], after: str, limit: int
+    ) -> Sequence[str]:
+        """The next of them by id, after one."""
+        ...
+
+    def features(self, ids: Sequence[str]) -> Mapping[str, Vectors]:
+        """(F,) of images, as they are stored; unknown ids are left out."""
+        ...
+
+    def records(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
+        """Images by id; unknown ids are left out."""
+        ...
+
+    def reset(self, folders: Sequence[str] = ()) -> None:
+        """Makes images pending for every model."""
+        ...
+
+    def put_tags(self, model: str, tags: Mapping[str, Sequence[Tag]]) -> None:
+        """Makes these the only generated tags of images; of equal labels the first counts."""
+        ...
+
+    def put_captions(self, model: str, captions: Mapping[str, Sequence[Caption]]) -> int:
+        """Makes these the only generated captions of images, but for what people decided.
+
+        Left out are captions that were rejected or are empty, and languages in which a person has
+        accepted or written one by hand. A caption that is there already keeps its vector. Returns
+        how many there are now.
+        """
+        ...
+
+    def accept(self, image_id: str, caption: Caption, text: str, language: str) -> bool:
+        """A generated caption becomes a person's, as it is or with another `text`.
+
+        It is found by searches that start afterwards. False if the image has no such caption.
+        """
+        ...
+
+    def reject(self, image_id: str, caption: Caption) -> bool:
+        """A generated caption goes and does not come back. False if there is none."""
         ...
 
 
@@ -178,6 +238,10 @@ class Store(Protocol):
 
     def index_words(self) -> Iterator[None]:
         """Brings the words of the documents up to date; yields after each batch."""
+        ...
+
+    def descriptions(self) -> Descriptions:
+        """What models write about the images."""
         ...
 
     def complete(self) -> None:

@@ -94,6 +94,30 @@ def elastic_node() -> Iterator[Node]:
         yield nodes[0]
 
 
+@pytest.fixture(params=["folder", pytest.param("cluster", marks=pytest.mark.elastic)])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[object]:
+    """Where tests/indexer make a collection: a test that takes it runs on both backends."""
+    from places import Place
+
+    if request.param == "folder":
+        yield Place(tmp_path / "index")
+        return
+    from capsearch.indexer.elastic import versions
+    from capsearch.indexer.elastic.client import Address, connect
+
+    node = request.getfixturevalue("elastic_node")
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(
+        "capsearch.indexer.elastic.collection.user_cache_path", lambda _: tmp_path / "cache"
+    )
+    address = Address.parse(f"{node.url}/{tmp_path.name.lower().strip('_')}")
+    yield Place(str(address))
+    versions.drop(connect(address), address)
+
+
 @pytest.fixture
 def three_nodes() -> Iterator[list[Node]]:
     """Three real nodes that form a cluster; for tests that are marked `elastic` and `slow`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
@@ -9,6 +11,7 @@ if TYPE_CHECKING:
     from capsearch.encoders.models import Model
     from capsearch.indexer.elastic.collection import ElasticCollection
     from capsearch.indexer.embedded.collection import Collection
+    from capsearch.indexer.forgetting import Sources
 
 AnyCollection: TypeAlias = Union["Collection", "ElasticCollection"]
 Place: TypeAlias = Path | str  # the folder of an index, or the URL of a collection in a cluster
@@ -48,3 +51,18 @@ def create_at(
     from capsearch.indexer.embedded.collection import Collection
 
     return Collection.create(place, model)
+
+
+@contextmanager
+def sources_at(place: Place) -> Iterator[Sources]:
+    """Roots and captions files, to let go of one; what opened_sources and `open` raise."""
+    if isinstance(place, str):
+        from capsearch.indexer.elastic.collection import ElasticCollection
+
+        with ElasticCollection.open(place) as collection:
+            yield collection.sources()
+    else:
+        from capsearch.indexer.embedded.sources import opened_sources
+
+        with opened_sources(place) as sources:
+            yield sources

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from capsearch.encoders import concepts
-from capsearch.engine import settling
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.evidence import contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Facet, Facets, Filters, Vectors
-from capsearch.engine.settling import Ranked, rank, settle
 from capsearch.engine.tag_facets import tag_facets
 from capsearch.indexer.elastic import requests
-from capsearch.indexer.elastic.candidates import Hit, Scored, Totals, Words, highest, score, short
 from capsearch.indexer.elastic.client import Address, readable_errors
-from capsearch.indexer.elastic.mapping import IMAGE_ROW, MAX_RESULT_WINDOW, document, row
+from capsearch.indexer.elastic.documents import document, row
+from capsearch.indexer.elastic.mapping import (
+    GENERATED_WORDS,
+    IMAGE_ROW,
+    MAX_RESULT_WINDOW,
+    WORDS,
+)
+from capsearch.indexer.elastic.matches import Hit, Matches, Words
+from capsearch.indexer.elastic.ranking import Search
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
 
-MIN_DEPTH = 200  # candidates by each vector: every one of them travels with its rows
-MAX_DEPTH = 10_000  # what Elasticsearch allows; beyond, all documents are compared
 _PAGE = 1000  # documents of one answer, where all are read
 
 
@@ -56,7 +55,10 @@ class ElasticBackend:
         if query.empty:
             return ()
         required = [requests.SEARCHABLE, *requests.conditions(filters, query.phrases)]
-        search = _Search(self, query, self._words(query.words), required)
+        matches = self._matches(query)
+        if query.blind:  # what has neither its words nor its tags scores as any other
+            required.append(requests.mentioned(matches))
+        search = Search(self, query, matches, required)
         ranked = search.ranked(offset + limit)
         if ranked and ranked[0].score < query.min_best:
             return ()
@@ -81,7 +83,7 @@ class ElasticBackend:
             sort=[{"taken_at": {"order": "desc", "missing": "_last"}}, {"id": "asc"}],
             from_=offset,
             size=limit,
-            source_excludes=requests.SCORED["source_excludes"],
+            source=requests.SCORED["source"],
         )
         return tuple(document(hit["_source"]) for hit in answer["hits"]["hits"])
 
@@ -107,13 +109,29 @@ class ElasticBackend:
             ).body
         return answer
 
+    def ask_all(self, searches: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Several searches in one request; what fails is asked again by itself."""
+        if len(searches) < 2:
+            return [self.ask(**one) for one in searches]
+        header = {"index": self.index, "allow_partial_search_results": False}
+        lines = [line for one in searches for line in (header, _body(one))]
+        with readable_errors(self.address):
+            found = self.client.msearch(searches=lines)["responses"]
+        return [
+            self.ask(**one) if "error" in answer else answer
+            for one, answer in zip(searches, found, strict=True)
+        ]
+
     def hits_by_id(
-        self, ids: Sequence[str], required: Sequence[requests.Clause], words: Sequence[str] = ()
+        self,
+        ids: Sequence[str],
+        required: Sequence[requests.Clause],
+        fields: Sequence[Words] = (),
     ) -> Iterator[Hit]:
         """Documents with what they are scored from; in no order."""
         for start in range(0, len(ids), _PAGE):
             chosen = [{"ids": {"values": list(ids[start : start + _PAGE])}}, *required]
-            query = requests.with_words(words, chosen)
+            query = requests.with_words(fields, chosen)
             yield from self.ask(query=query, size=_PAGE, **requests.SCORED)["hits"]["hits"]
 
     def scan(
@@ -146,101 +164,24 @@ class ElasticBackend:
         with readable_errors(self.address):
             return int(self.client.count(index=self.index, query=clause)["count"])
 
-    def _words(self, words: Sequence[str]) -> Words:
-        if not words:
-            return Words()
-        found = self.ask(size=0, track_total_hits=False, aggs=requests.counts(words))
-        counts = found["aggregations"]["words"]["buckets"]
-        containing = [counts[str(number)]["doc_count"] for number in range(len(words))]
-        return Words.of(words, containing, found["aggregations"]["searchable"]["doc_count"])
+    def _matches(self, query: EncodedQuery) -> Matches:
+        if not query.words:
+            return Matches(concepts=query.concepts)
+        asked = requests.counts(query.words)
+        found = self.ask(size=0, track_total_hits=False, aggs=asked)["aggregations"]
+        counts, documents = found["words"]["buckets"], found["searchable"]["doc_count"]
+
+        def words(field: str) -> Words:
+            names = [f"{field}:{number}" for number in range(len(query.words))]
+            containing = [counts[name]["doc_count"] for name in names]
+            return Words.of(field, query.words, containing, documents)
+
+        return Matches(words(WORDS), words(GENERATED_WORDS), query.concepts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """One search: its query, the rare words in it, and what its documents must be."""
-
-    backend: ElasticBackend
-    query: EncodedQuery
-    words: Words
-    required: list[requests.Clause]
-
-    def ranked(self, stop: int) -> list[Ranked[Hit | None]]:
-        """At least the first `stop` of the ranking, or all of it.
-
-        Rows are hits, or None where there were too many to keep.
-        """
-        return settle(self.query, stop, MIN_DEPTH, self._gather)
-
-    def _gather(self, depth: int) -> settling.Pool[Hit | None]:
-        """The best `depth` by each vector; beyond MAX_DEPTH, or without one, all that pass."""
-        if depth > MAX_DEPTH or (depth > MIN_DEPTH and not self._nearest(depth)):
-            return settling.Pool(self._all(), -np.inf)
-        scored = score(self.query, self.words, self._candidates(depth))
-        totals = self._totals() if short(self.query, scored, depth) else Totals()
-        bound = self.query.fusion.bound(highest(self.query, self.words, scored, depth, totals))
-        if len(scored.hits) >= totals.images:
-            bound = -np.inf
-        return settling.Pool(self._rank(scored, scored.hits), bound)
-
-    def page(self, ranked: Sequence[Ranked[Hit | None]]) -> tuple[Found, ...]:
-        """Documents with the reasons for their scores."""
-        hits = {one.image_id: one.row for one in ranked if one.row is not None}
-        unread = [one.image_id for one in ranked if one.row is None]
-        for hit in self.backend.hits_by_id(unread, self.required, self.words.rare):
-            hits[hit["_id"]] = hit
-        kept = [one for one in ranked if one.image_id in hits]  # deleted since: left out
-        scored = score(self.query, self.words, [hits[one.image_id] for one in kept])
-        fusion, evidence = self.query.fusion, scored.evidence
-        parts = fusion.log_odds(evidence)
-        return tuple(
-            Found(
-                document(scored.hits[at]["_source"]),
-                one.score,
-                contributions(evidence, parts, at, fusion.sources, scored.captions.get(at)),
-            )
-            for at, one in enumerate(kept)
-        )
-
-    def _candidates(self, depth: int) -> list[Hit]:
-        """One request: the best `depth` by each vector, and the documents with rare words."""
-        nearest = self._nearest(depth)
-        if not nearest and not self.words.rare:
-            return []
-        size = depth * len(nearest) + self.words.documents
-        assert size <= MAX_RESULT_WINDOW  # MAX_DEPTH and Words see to it: nothing is cut off
-        asked: dict[str, Any] = {"size": size, "track_total_hits": False}
-        if nearest:
-            asked["knn"] = nearest
-        if self.words.rare:
-            asked["query"] = requests.with_words(
-                self.words.rare, self.required, self.words.searched
-            )
-        hits: list[Hit] = self.backend.ask(**asked, **requests.SCORED)["hits"]["hits"]
-        return hits
-
-    def _nearest(self, depth: int) -> list[requests.Clause]:
-        return requests.nearest(self.query, self.required, depth)
-
-    def _totals(self) -> Totals:
-        every = {"filter": {"bool": {"filter": self.required}}}
-        captioned = {"filter": {"bool": {"filter": [*self.required, requests.CAPTIONED]}}}
-        asked = {"images": every, "captioned": captioned}
-        found = self.backend.ask(size=0, track_total_hits=False, aggs=asked)["aggregations"]
-        return Totals(*(found[name]["doc_count"] for name in asked))
-
-    def _rank(self, scored: Scored, rows: Sequence[Hit | None]) -> list[Ranked[Hit | None]]:
-        ids = [hit["_id"] for hit in scored.hits]
-        return rank(self.query, scored.evidence, ids, rows)
-
-    def _all(self) -> list[Ranked[Hit | None]]:
-        """Every document that passes."""
-        query = requests.with_words(self.words.rare, self.required)
-        ranked = [
-            one
-            for hits in self.backend.scan(query)
-            for one in self._rank(score(self.query, self.words, hits), [None] * len(hits))
-        ]
-        return sorted(ranked, key=lambda one: (-one.score, one.image_id))
+def _body(search: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a search as it is sent among others."""
+    return {"_source" if name == "source" else name: value for name, value in search.items()}
 
 
 def _facets(found: Mapping[str, Any]) -> tuple[Facet, ...]:

@@ -4,60 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from capsearch.engine.evidence import Evidence, Floats, is_rare, word_weight
+from capsearch.engine.evidence import Evidence, Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Source, Vectors
-from capsearch.indexer.elastic.mapping import CAPTION_ROWS, IMAGE_ROW, caption, row
+from capsearch.indexer.elastic.documents import caption, row
+from capsearch.indexer.elastic.mapping import CAPTION_ROWS, IMAGE_ROW
+from capsearch.indexer.elastic.matches import Hit, Matches
 from capsearch.indexer.embedded.nearest import exact_scores
-from capsearch.indexer.embedded.words import MAX_WORDS
-
-MAX_WORD_HITS = 10_000  # documents of one answer that were found by words
-Hit: TypeAlias = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The rare words of a query, their weights, and those that documents are searched by."""
-
-    rare: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()
-    total: float = 0.0  # weight of all words of the query
-    searched: tuple[str, ...] = ()  # the rarest
-    documents: int = 0  # that have any of these, at most
-    outside: float = 0.0  # coverage that a document with none of these can have
-
-    @classmethod
-    def of(cls, words: Sequence[str], containing: Sequence[int], documents: int) -> Words:
-        """`containing` documents have each word, of so many `documents`.
-
-        An answer has room for MAX_WORD_HITS documents; words beyond that count in scores, but
-        documents are not searched by them.
-        """
-        weights = [word_weight(documents, count) for count in containing]
-        known = sorted(zip(containing, words, weights, strict=True))
-        rare = [one for one in known if is_rare(documents, one[0])][:MAX_WORDS]
-        running = list(accumulate(count for count, _, _ in rare))
-        room = sum(count <= MAX_WORD_HITS for count in running)
-        total = sum(weights)
-        left = sum(weight for _, _, weight in rare[room:])
-        return cls(
-            tuple(word for _, word, _ in rare),
-            tuple(weight for _, _, weight in rare),
-            total,
-            tuple(word for _, word, _ in rare[:room]),
-            running[room - 1] if room else 0,
-            left / total if total else 0.0,
-        )
-
-    def coverage(self, hit: Hit) -> float:
-        """The share of the query's words that a hit has, by weight, from 0 to 1."""
-        numbers = (int(name) for name in hit.get("matched_queries", ()))
-        return sum(self.weights[number] for number in numbers) / self.total if self.total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +26,12 @@ class Scored:
     captions: Mapping[int, Caption]
 
 
-def score(query: EncodedQuery, words: Words, hits: Sequence[Hit]) -> Scored:
+def score(query: EncodedQuery, matches: Matches, hits: Sequence[Hit]) -> Scored:
     """Exact evidence from the rows that the hits carry."""
-    values: dict[str, Floats] = {"words": np.array([words.coverage(hit) for hit in hits], float)}
+    values: dict[str, Floats] = {
+        one.field: np.array([one.coverage(hit) for hit in hits], float) for one in matches.fields
+    }
+    values["tag"] = np.array([matches.tag(hit) for hit in hits], float)
     best: dict[int, Caption] = {}
     if query.image is not None:
         rows = [row(hit["fields"], IMAGE_ROW, "<f4") for hit in hits]
@@ -96,9 +56,9 @@ def short(query: EncodedQuery, scored: Scored, depth: int) -> bool:
 
 
 def highest(
-    query: EncodedQuery, words: Words, scored: Scored, depth: int, totals: Totals
+    query: EncodedQuery, matches: Matches, scored: Scored, depth: int, totals: Totals, tag: float
 ) -> dict[Source, float]:
-    """The most that a document outside can score by each source; NaN if none has it.
+    """The most that a document outside can score by each source, `tag` by tags; NaN if none has it.
 
     The hits contain the best `depth` by each vector, so none outside exceeds the score at that
     rank. Documents are found by all words but those that too many have.
@@ -106,7 +66,14 @@ def highest(
     most = max([0.0, *query.caption_offsets.values()])
     caption = _outside(query.caption, _captions(scored), depth, totals.captioned) + most
     image = _outside(query.image, scored.evidence.image, depth, totals.images)
-    return {"image": image, "caption": caption, "generated": caption, "words": words.outside}
+    return {
+        "image": image,
+        "caption": caption,
+        "generated": caption,
+        "words": matches.words.outside,
+        "generated_words": matches.generated.outside,
+        "tag": tag,
+    }
 
 
 def _outside(vector: Vectors | None, scores: Floats, depth: int, total: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,10 @@ from platformdirs import user_cache_path
 from capsearch.encoders import models
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexEmpty, ModelMismatch
+from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.closing import Closing
-from capsearch.indexer.elastic import mapping, versions
+from capsearch.indexer.elastic import mapping, requests, versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, missing, readable_errors
 from capsearch.indexer.elastic.state import State
@@ -26,7 +27,8 @@ from capsearch.indexer.embedded.manifest import Identity
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
 
-    from capsearch.indexer.store import Store
+    from capsearch.indexer.elastic.sources import ElasticSources
+    from capsearch.indexer.elastic.store import ElasticStore
 
 _ROOTS_S = 5.0  # a page of hits asks for the folders many times
 
@@ -63,7 +65,7 @@ class ElasticCollection(Closing):
         self._state = State(client, address)
         self._roots: tuple[float, tuple[Path, ...]] | None = None
         self._sizes = (1, 1)  # shards and replicas of a new version
-        self._lock: FileLock | None = None
+        self._writer: tuple[Path, FileLock] | None = None
 
     @classmethod
     def open(cls, url: str, model: Model | None = None) -> ElasticCollection:
@@ -111,12 +113,30 @@ class ElasticCollection(Closing):
             known = self._roots = (time.monotonic(), tuple(self._state.roots()))
         return known[1]
 
-    def store(self) -> Store:
+    def store(self) -> ElasticStore:
         """For one run of the pipeline."""
         from capsearch.indexer.elastic.store import ElasticStore  # a search needs no Pillow
 
-        folder, self._lock = _writers_folder(self.path, self.address)
-        return ElasticStore(self._client, self.address, self.model, folder, self.path, *self._sizes)
+        self._writer = self._writer or _writers_folder(self.path, self.address)
+        return ElasticStore(
+            self._client, self.address, self.model, self._writer[0], self.path, *self._sizes
+        )
+
+    def sources(self) -> ElasticSources:
+        """The roots and captions files, to let go of one."""
+        from capsearch.indexer.elastic.sources import ElasticSources
+
+        return ElasticSources(self, self._state)
+
+    def image_paths(self, filters: Filters) -> Sequence[tuple[str, str]]:
+        """(first path, id) of the images that pass filters and have a file, sorted."""
+        query = {"bool": {"filter": [requests.HAS_FILE, *requests.conditions(filters)]}}
+        pages = self.backend.scan(query, {"source_includes": ["paths"]})
+        return sorted((hit["_source"]["paths"][0], hit["_id"]) for hits in pages for hit in hits)
+
+    def for_writing(self) -> ElasticCollection:
+        """The same collection, opened for writing."""
+        return ElasticCollection.create(str(self.address), self.model)
 
     def engine(self) -> SearchEngine:
         """A search engine over the collection; IndexEmpty when it has no images."""
@@ -127,8 +147,8 @@ class ElasticCollection(Closing):
     def close(self) -> None:
         """Closes the connections."""
         self._client.close()
-        if self._lock is not None:
-            self._lock.release()
+        if self._writer is not None:
+            self._writer[1].release()
 
 
 def read_stats(url: str) -> ElasticStats:

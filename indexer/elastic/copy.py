@@ -15,9 +15,12 @@ from typing import Any
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import NewDocument
-from capsearch.indexer.elastic import mapping, versions
+from capsearch.indexer.elastic import versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, readable_errors
+from capsearch.indexer.elastic.documents import whole
+from capsearch.indexer.elastic.entry import Entry
+from capsearch.indexer.elastic.mapping import WHOLE
 from capsearch.indexer.elastic.requests import HAS_FILE
 from capsearch.indexer.elastic.state import State
 from capsearch.indexer.elastic.writer import ElasticWriter
@@ -101,9 +104,9 @@ def from_cluster(
     client, counts, started = connect(address), _Counts(), perf_counter()
     backend = ElasticBackend(client, address)
     total = len(backend)
-    for hits in backend.scan(HAS_FILE, mapping.WHOLE):
+    for hits in backend.scan(HAS_FILE, WHOLE):
         there = transfer.known(collection.catalog, [hit["_id"] for hit in hits], encoded=True)
-        new = [mapping.whole(hit) for hit in hits if hit["_id"] not in there]
+        new = [whole(hit) for hit in hits if hit["_id"] not in there]
         transfer.write(collection, new)
         counts.unchanged += len(there)
         counts.copied += len(new)
@@ -127,10 +130,27 @@ def _require_same_roots(state: State, collection: Collection, address: Address) 
 
 
 def _changed(writer: ElasticWriter, batch: Sequence[NewDocument]) -> list[dict[str, Any]]:
-    """The documents that the cluster lacks or has otherwise."""
-    sources = [writer.to_json(one) for one in batch]
-    there = _checksums(writer, [source["id"] for source in sources])
-    return [source for source in sources if there.get(source["id"]) != source["checksum"]]
+    """The documents that the cluster lacks or has otherwise, with what people said there."""
+    sources = {one.document.record.id: writer.to_json(one) for one in batch}
+    there = _checksums(writer, list(sources))
+    reviewed = _reviewed(writer, [one for one in there if there[one] != sources[one]["checksum"]])
+    for one in batch:
+        if before := reviewed.get(one.document.record.id):
+            entry = Entry.of(one)
+            entry.take_reviews(before)
+            sources[entry.record.id] = writer.to_json(entry.document())
+    return [source for one, source in sources.items() if there.get(one) != source["checksum"]]
+
+
+def _reviewed(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, Entry]:
+    """Documents of the cluster in which people have accepted or rejected captions."""
+    if not ids:
+        return {}
+    required = [{"ids": {"values": list(ids)}}, {"term": {"reviewed": True}}]
+    found = ElasticBackend(writer.client, writer.address, writer.index).ask(
+        query={"bool": {"filter": required}}, size=len(ids), **WHOLE
+    )
+    return {hit["_id"]: Entry.of(whole(hit)) for hit in found["hits"]["hits"]}
 
 
 def _checksums(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, str]:

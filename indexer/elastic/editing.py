@@ -15,11 +15,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import TextEncoder
-from capsearch.indexer.elastic import mapping
 from capsearch.indexer.elastic.backend import ElasticBackend
-from capsearch.indexer.elastic.candidates import Hit
 from capsearch.indexer.elastic.client import readable_errors
+from capsearch.indexer.elastic.documents import whole
 from capsearch.indexer.elastic.entry import Entry
+from capsearch.indexer.elastic.mapping import WHOLE
+from capsearch.indexer.elastic.matches import Hit
 from capsearch.indexer.elastic.writer import ElasticWriter
 from capsearch.indexer.encoding import encode_captions
 
@@ -41,7 +42,7 @@ class _Read:
 
     @classmethod
     def of(cls, hit: Hit) -> _Read:
-        entry = Entry.of(mapping.whole(hit))
+        entry = Entry.of(whole(hit))
         return cls(entry, hit["_source"]["checksum"], hit["_seq_no"], hit["_primary_term"])
 
 
@@ -111,7 +112,7 @@ class Editor:
         for chunk in chunks(ids, DOCUMENTS):
             answer = self.backend.ask(
                 query={"ids": {"values": chunk}}, size=len(chunk), seq_no_primary_term=True,
-                track_total_hits=False, **mapping.WHOLE,
+                track_total_hits=False, **WHOLE,
             )  # fmt: skip
             found |= {hit["_id"]: _Read.of(hit) for hit in answer["hits"]["hits"]}
         return found
@@ -149,6 +150,12 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     remaining = iter(items)
     while chunk := list(islice(remaining, size)):
         yield chunk
+
+
+def unchanged_delete(hit: Hit) -> dict[str, Any]:
+    """Deletes a document unless it has been written since it was found."""
+    condition = {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
+    return {"_op_type": "delete", "_id": hit["_id"], **condition}
 
 
 def _entry(read: _Read | None) -> Entry | None:

@@ -6,17 +6,18 @@ Every change made twice is the same as made once, since a cluster may be sent it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
+from capsearch.indexer.embedded.enriched import undecided
 from capsearch.indexer.embedded.past_files import METADATA_SOURCES, SIDECAR
 from capsearch.indexer.encoding import fields_of, record_of
 from capsearch.indexer.sources.scan import ImageFile
-from capsearch.indexer.store import EncodedImage
+from capsearch.indexer.store import HAND, EncodedImage, Head
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Entry:
     metadata: dict[str, str] = field(default_factory=dict)
     past: dict[str, str] = field(default_factory=dict)  # paths, with the time it left them
     missing_since: str | None = None
-    enriched: Mapping[str, Any] | None = None  # EnrichedTable.states of its copy in an index folder
+    enriched: Mapping[str, Any] | None = None  # as EnrichedTable.states has it
 
     @classmethod
     def of(cls, stored: NewDocument) -> Entry:
@@ -117,17 +118,70 @@ class Entry:
             self.missing_since = self.missing_since or now()
         return 0
 
+    def forget_files(self, chosen: Callable[[str], bool]) -> None:
+        """As if the image had never been at some paths."""
+        self.files = {path: state for path, state in self.files.items() if not chosen(path)}
+        self.past = {path: moment for path, moment in self.past.items() if not chosen(path)}
+        self._drop_other_sidecars()
+
     def follow(self, before: Entry) -> int:
         """Takes over what people wrote and rejected about the image that a file held before."""
         kept = [tag for tag in before.tags if _by_people(tag.source) and tag not in self.tags]
         self.tags += kept
-        rejected = {
-            text for one in (self, before) for text in (one.enriched or {}).get("rejected", ())
-        }
-        if rejected:
-            self.enriched = {**(self.enriched or {}), "rejected": sorted(rejected)}
+        self._reject(before._rejected)
         written = [one for one in before.captions if _by_people(one.caption.source)]
         return sum(self._add(one.caption, one.origin) for one in written)
+
+    def put_generated_tags(self, model: str, tags: Sequence[Tag]) -> None:
+        """Makes these the only generated tags; of equal labels the first one counts."""
+        self._mark("tagger", model)
+        first = {(one.label, one.language, one.source): one for one in reversed(tags)}
+        self.tags = [one for one in self.tags if not one.generated] + list(first.values())
+
+    def put_generated_captions(self, model: str, captions: Sequence[Caption]) -> int:
+        """Makes these the only generated captions, but for what people decided; how many."""
+        self._mark("captioner", model)
+        by_hand = {one.caption.language for one in self.captions if one.caption.source == HAND}
+        kept = undecided(captions, self._rejected, by_hand)
+        new = {(one.text, one.language, one.source): one for one in kept}
+        left = [one for one in self.captions if not one.caption.generated or _key(one) in new]
+        for one in left:
+            one.caption = new.pop(_key(one), one.caption)  # with the new probability
+        self.captions = left + [StoredCaption(one, "") for one in new.values()]
+        return len(kept)
+
+    def forget_models(self) -> None:
+        """Forgets which models have described it; what they wrote stays until they do again."""
+        self.enriched = {**(self.enriched or {}), "tagger": "", "captioner": ""}
+
+    def accept(self, caption: Caption, text: str, language: str) -> bool:
+        """A generated caption becomes a person's; False if there is no such caption."""
+        if not self._drop(caption):
+            return False
+        self._add(Caption(text, language, HAND), "")
+        if text != caption.text:  # a corrected one was wrong
+            self._reject([caption.text])
+        return True
+
+    def reject(self, caption: Caption) -> bool:
+        """A generated caption goes and does not come back; False if there is none."""
+        if not self._drop(caption):
+            return False
+        self._reject([caption.text])
+        return True
+
+    def take_reviews(self, before: Entry) -> None:
+        """Takes over what people have said about the captions of another copy of the image."""
+        self._reject(before._rejected)
+        by_hand = [one for one in before.captions if one.caption.source == HAND]
+        known = {_key(one) for one in self.captions}
+        self.captions += [one for one in by_hand if _key(one) not in known]
+        generated = [one.caption for one in self.captions if one.caption.generated]
+        languages = {one.caption.language for one in by_hand}
+        left = set(undecided(generated, self._rejected, languages))
+        self.captions = [
+            one for one in self.captions if not one.caption.generated or one.caption in left
+        ]
 
     def replace_captions(
         self, sources: Collection[str], origin: str, captions: Sequence[Caption]
@@ -155,6 +209,26 @@ class Entry:
         self.captions.append(StoredCaption(caption, origin))
         return 1
 
+    @property
+    def _rejected(self) -> Sequence[str]:
+        found: Sequence[str] = (self.enriched or {}).get("rejected", ())
+        return found
+
+    def _reject(self, texts: Sequence[str]) -> None:
+        if texts:
+            rejected = sorted({*self._rejected, *texts})
+            self.enriched = {**(self.enriched or {}), "rejected": rejected}
+
+    def _mark(self, head: Head, model: str) -> None:
+        nobody = {"tagger": "", "captioner": ""}
+        self.enriched = {**nobody, **(self.enriched or {}), head: model}
+
+    def _drop(self, caption: Caption) -> bool:
+        left = [one for one in self.captions if one.caption != caption]
+        dropped = len(left) < len(self.captions)
+        self.captions = left
+        return dropped
+
     def _drop_other_sidecars(self) -> None:
         """Captions of sidecars of paths that left, unless the image has no file at all."""
         if self.files:
@@ -163,6 +237,10 @@ class Entry:
                 for one in self.captions
                 if one.caption.source != SIDECAR or one.origin in self.files
             ]
+
+
+def _key(one: StoredCaption) -> tuple[str, str, str]:
+    return one.caption.text, one.caption.language, one.caption.source
 
 
 def now() -> str:

@@ -1,4 +1,4 @@
-"""How documents are stored: the mapping of an index, and documents to its JSON and back.
+"""How documents are stored: the mapping of an index.
 
 Vectors are stored twice. `vector` fields are for finding candidates and are quantised to 8 bits in
 the graph; rows of the embedded index's own precision (float32 images, float16 captions and
@@ -12,39 +12,39 @@ before. What runs look for is indexed beside it.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
-from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
-from capsearch.encoders import concepts
 from capsearch.engine.errors import SchemaTooNew
-from capsearch.engine.protocols import NewDocument
-from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
 from capsearch.indexer.embedded.manifest import Identity
-from capsearch.indexer.embedded.words import generated_texts_of, texts_of
 
-SCHEMA = 3  # 1 and 2 lacked concepts, probabilities of captions or PIPELINE_FIELDS
+SCHEMA = 4  # 1 and 2 lacked concepts, probabilities or PIPELINE_FIELDS, 3 ENRICHED_FIELDS
 META = "capsearch"
-MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x backend.MAX_DEPTH + candidates.MAX_WORD_HITS
+MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x ranking.MAX_DEPTH + 2 x matches.MAX_WORD_HITS
+WORDS, GENERATED_WORDS = "words", "generated_words"  # fields: what people and what models wrote
 IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW = "rows.image", "rows.captions", "rows.feature"
 WHOLE: Mapping[str, Any] = {"docvalue_fields": [IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW]}
 _ROW = {"type": "binary", "doc_values": True}
 _KEYWORD = {"type": "keyword", "ignore_above": 8000}  # a term has at most 32,766 bytes
 _STORED = {"type": "keyword", "index": False, "doc_values": False}  # in _source only
 _NUMBER = {"type": "float", "index": False, "doc_values": False}  # in _source only
+_NOT_IN_SOURCE = ("vector", "captions.vector", "rows", WORDS, GENERATED_WORDS, "surest")
 PIPELINE_FIELDS: Mapping[str, Any] = {
     "encoded": {"type": "boolean"},  # has a vector, with a file or without
     "pending": _KEYWORD,  # languages of captions that no text encoder has read
     "origins": _KEYWORD,  # of captions: sidecars' images, captions files
     "past_paths": _KEYWORD,  # where the image was before
     "missing_since": {"type": "date"},  # it has no file
+}
+_TOKENS = {"type": "text", "analyzer": "whitespace", "norms": False}
+ENRICHED_FIELDS: Mapping[str, Any] = {
+    "schema": {"type": "byte"},  # that the document was written with; older ones lack it
+    GENERATED_WORDS: _TOKENS,  # older documents have these among WORDS
+    "surest": {"type": "rank_features"},  # of tags, by what they name and everything broader
+    "tagger": _KEYWORD,  # the model that wrote the tags
+    "captioner": _KEYWORD,
+    "reviewed": {"type": "boolean"},  # people have accepted, corrected or rejected a caption here
 }
 
 
@@ -76,7 +76,7 @@ def mapping(identity: Identity) -> dict[str, Any]:
     return {
         "dynamic": "strict",
         "_meta": meta(identity),
-        "_source": {"excludes": ["vector", "captions.vector", "rows", "words"]},
+        "_source": {"excludes": _NOT_IN_SOURCE},
         "properties": {
             "id": _KEYWORD,  # _id again, to sort by
             "searchable": {"type": "boolean"},  # has a file and a vector
@@ -92,12 +92,13 @@ def mapping(identity: Identity) -> dict[str, Any]:
             "tags": {"properties": _tag_fields()},
             "concepts": _KEYWORD,  # ids of what tags name, and of everything broader
             "labels": _KEYWORD,  # of tags that name no concept
-            "words": {"type": "text", "analyzer": "whitespace", "norms": False},
+            WORDS: _TOKENS,
             "vector": _vector(identity.dimension),
             "rows": {"properties": {"image": _ROW, "captions": _ROW, "feature": _ROW}},
             "provenance": {"type": "object", "enabled": False},
             "checksum": _STORED,
             **PIPELINE_FIELDS,
+            **ENRICHED_FIELDS,
         },
     }
 
@@ -118,98 +119,6 @@ def identity_of(stored: Mapping[str, Any]) -> Identity:
     return Identity(**stored["model"])
 
 
-def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[str, Any]:
-    """A document as Elasticsearch gets it."""
-    record = new.document.record
-    captions = sorted(new.document.captions, key=lambda one: one.generated)
-    source: dict[str, Any] = {
-        "id": record.id,
-        "searchable": bool(record.paths) and new.vector is not None,
-        "captioned": any(one in new.caption_vectors for one in captions),
-        "paths": list(record.paths),
-        "folders": folders(record.paths),
-        "width": record.width,
-        "height": record.height,
-        "size_bytes": record.size_bytes,
-        "format": record.format,
-        "taken_at": record.taken_at.isoformat() if record.taken_at else None,
-        "captions": [_caption(one, new.caption_vectors.get(one)) for one in captions],
-        "tags": [asdict(tag) for tag in new.document.tags],
-        "concepts": sorted(broader_ids(new.document.tags)),
-        "labels": sorted({tag.label for tag in new.document.tags if not tag.concept}),
-        "words": _words(new.document, words_of),
-        "rows": _rows(new, captions),
-        "provenance": new.provenance,
-        **_pipeline_fields(new),
-    }
-    if new.vector is not None:
-        source["vector"] = _short(new.vector)
-    text = json.dumps(source, sort_keys=True).encode()
-    return {**source, "checksum": hashlib.blake2b(text, digest_size=16).hexdigest()}
-
-
-def document(source: Mapping[str, Any]) -> Document:
-    """The inverse of `to_json`, for what a `_source` holds."""
-    taken_at = datetime.fromisoformat(source["taken_at"]) if source["taken_at"] else None
-    record = ImageRecord(
-        source["id"],
-        tuple(source["paths"]),
-        source["width"],
-        source["height"],
-        source["size_bytes"],
-        source["format"],
-        taken_at,
-    )
-    captions = tuple(caption(one) for one in source.get("captions", ()))  # excludes drop []
-    tags = sorted((Tag(**one) for one in source["tags"]), key=lambda one: -one.confidence)
-    metadata = dict((source.get("provenance") or {}).get("metadata", ()))
-    return Document(record, captions, tuple(tags), metadata)
-
-
-def whole(hit: Mapping[str, Any]) -> NewDocument:
-    """A document with its vectors, from a hit that was asked for as WHOLE."""
-    source, fields = hit["_source"], hit.get("fields", {})
-    encoded = [caption(one) for one in source.get("captions", ()) if one["encoded"]]
-    table = row(fields, CAPTION_ROWS, "<f2")
-    rows = () if table is None else table.reshape(len(encoded), -1)
-    return NewDocument(
-        document(source),
-        row(fields, FEATURE_ROW, "<f2"),
-        row(fields, IMAGE_ROW, "<f4"),
-        dict(zip(encoded, rows, strict=True)),
-        source.get("provenance") or {},
-    )
-
-
-def caption(source: Mapping[str, Any]) -> Caption:
-    """One of a document's captions."""
-    confidence = source.get("confidence", 1.0)  # schema 1 has none
-    return Caption(source["text"], source["language"], source["source"], confidence)
-
-
-def row(fields: Mapping[str, Sequence[str]], name: str, dtype: str) -> Vectors | None:
-    """One of `rows` from the doc values of a hit, flat; None where there is none."""
-    if name not in fields:
-        return None
-    return np.frombuffer(base64.b64decode(fields[name][0]), dtype).astype(np.float32)
-
-
-def folders(paths: Sequence[str]) -> list[str]:
-    """All folders that contain these files, however far above."""
-    return sorted({str(folder) for path in paths for folder in PurePath(path).parents})
-
-
-def _pipeline_fields(new: NewDocument) -> dict[str, Any]:
-    captions = new.provenance.get("captions", ())
-    return {
-        "encoded": new.vector is not None,
-        "pending": sorted({one[1] for one in captions if not one[4]}),
-        "origins": sorted({one[3] for one in captions if one[3]}),
-        "past_paths": [path for path, _ in new.provenance.get("past_files", ())],
-        "missing_since": new.provenance.get("missing_since"),
-    }
-
-
 def _vector(dimension: int) -> dict[str, Any]:
     """Inner product, because of the hubness coordinate: vectors are not of unit length."""
     return {
@@ -224,42 +133,3 @@ def _vector(dimension: int) -> dict[str, Any]:
 def _tag_fields() -> dict[str, Any]:
     fields = dict.fromkeys(("label", "language", "source", "concept"), _KEYWORD)
     return {**fields, "confidence": _NUMBER}
-
-
-def broader_ids(tags: Sequence[Tag]) -> set[str]:
-    """The concepts that tags name, and everything broader."""
-    named = {tag.concept for tag in tags} & set(concepts.all_concepts())
-    return {above for one in named for above in concepts.broader(one)}
-
-
-def _caption(one: Caption, vector: Vectors | None) -> dict[str, Any]:
-    by = "models" if one.generated else "people"
-    stored: dict[str, Any] = {**asdict(one), "written_by": by, "encoded": vector is not None}
-    return stored if vector is None else {**stored, "vector": _short(vector)}
-
-
-def _rows(new: NewDocument, captions: Sequence[Caption]) -> dict[str, str]:
-    vectors = [new.caption_vectors[one] for one in captions if one in new.caption_vectors]
-    rows = {
-        "image": None if new.vector is None else np.asarray(new.vector, "<f4"),
-        "captions": np.asarray(vectors, "<f2") if vectors else None,
-        "feature": None if new.feature is None else np.asarray(new.feature, "<f2"),
-    }
-    return {
-        name: base64.b64encode(one.tobytes()).decode()
-        for name, one in rows.items()
-        if one is not None
-    }
-
-
-def _short(vector: Vectors) -> list[float]:
-    """Numbers that are short as text; candidates are only found by them."""
-    return [float(one) for one in np.round(np.asarray(vector, np.float64), 5)]
-
-
-def _words(document: Document, words_of: Callable[[str], Sequence[str]]) -> list[str]:
-    """One entry for each text: a phrase does not run across entries (position_increment_gap)."""
-    if not document.record.paths:
-        return []
-    texts = (*texts_of(document), *generated_texts_of(document))
-    return [" ".join(words_of(text)) for text in texts]

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from capsearch.encoders.models import Model
+from capsearch.indexer.elastic.documents import whole
 from capsearch.indexer.elastic.editing import Change, Editor
 from capsearch.indexer.elastic.entry import Entry
-from capsearch.indexer.elastic.mapping import WHOLE, whole
+from capsearch.indexer.elastic.mapping import WHOLE
 from capsearch.indexer.embedded.manifest import Identity
 
 _ALL: Mapping[str, Any] = {"match_all": {}}

@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 from capsearch.encoders import concepts
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.elastic.mapping import CAPTION_ROWS, IMAGE_ROW
+from capsearch.indexer.elastic.mapping import (
+    CAPTION_ROWS,
+    GENERATED_WORDS,
+    IMAGE_ROW,
+    SCHEMA,
+    WORDS,
+)
+from capsearch.indexer.elastic.matches import Matches, Words, broadest
 from capsearch.indexer.sources.unicode_names import spellings
 
 Clause: TypeAlias = dict[str, Any]
@@ -16,9 +23,16 @@ MAX_CHOICES = 500  # tags or folders in one list; the rarest values are left out
 HAS_FILE: Clause = {"exists": {"field": "folders"}}
 SEARCHABLE: Clause = {"term": {"searchable": True}}
 CAPTIONED: Clause = {"term": {"captioned": True}}
+OUTDATED: Clause = {"bool": {"must_not": {"term": {"schema": SCHEMA}}}}
 # What a document is scored from; see mapping.
 SCORED: dict[str, Any] = {
-    "source_excludes": ["provenance.files", "provenance.captions", "provenance.past_files"],
+    "source": {
+        "excludes": [
+            *(f"provenance.{name}" for name in ("files", "captions", "past_files")),
+            GENERATED_WORDS,  # an index of an older schema has these two in its _source
+            "surest",
+        ]
+    },
     "docvalue_fields": [IMAGE_ROW, CAPTION_ROWS],
 }
 
@@ -44,28 +58,42 @@ def nearest(query: EncodedQuery, required: Sequence[Clause], depth: int) -> list
     ]
 
 
-def named_words(words: Sequence[str]) -> list[Clause]:
-    """BM25 over folded tokens; a hit's `matched_queries` are the numbers of its words."""
-    return [
-        {"term": {"words": {"value": word, "_name": str(number)}}}
-        for number, word in enumerate(words)
-    ]
-
-
 def with_words(
-    words: Sequence[str], required: Sequence[Clause], searched: Sequence[str] | None = None
+    fields: Sequence[Words], required: Sequence[Clause], searched: bool = False
 ) -> Clause:
-    """Documents that pass, with the words they have; only those with one of `searched`."""
+    """Documents that pass, with the words they have; or only those with one of the searched."""
     # No word is empty. Without any, Elasticsearch would drop the names of the other words as well.
-    having = [] if searched is None else [{"terms": {"words": list(searched) or [""]}}]
-    return {"bool": {"filter": [*required, *having], "should": named_words(words)}}
+    terms = [{"terms": {one.field: list(one.searched) or [""]}} for one in fields]
+    having = [{"bool": {"should": terms}}] if searched else []
+    return {"bool": {"filter": [*required, *having], "should": _named_words(fields)}}
+
+
+def tagged(ids: frozenset[str], fields: Sequence[Words], required: Sequence[Clause]) -> Clause:
+    """Documents by how sure their tags are of any of these concepts: that is their score.
+
+    A concept's value is that of everything narrower too, so where `ids` leaves out something
+    narrower, the score is more than the tags say.
+    """
+    values = [{"rank_feature": {"field": f"surest.{one}", "linear": {}}} for one in broadest(ids)]
+    by_words = with_words(fields, required)["bool"]
+    return {"bool": {**by_words, "must": [{"dis_max": {"queries": values}}]}}
+
+
+def mentioned(matches: Matches) -> Clause:
+    """Documents with any rare word of a query, or a tag of anything that it names."""
+    ids = sorted(frozenset[str]().union(*matches.concepts))
+    terms = [{"terms": {one.field: list(one.rare)}} for one in matches.fields]
+    return {"bool": {"should": [*terms, {"terms": {"tags.concept": ids}}]}}
 
 
 def counts(words: Sequence[str]) -> Clause:
-    """Aggregations: documents that can be found, and documents with each word."""
-    terms = {str(number): {"term": {"words": word}} for number, word in enumerate(words)}
-    aggregations: Clause = {"searchable": {"filter": SEARCHABLE}}
-    return {**aggregations, "words": {"filters": {"filters": terms}}} if terms else aggregations
+    """Aggregations: documents that can be found, and documents with each word by field."""
+    terms = {
+        f"{field}:{number}": {"term": {field: word}}
+        for field in (WORDS, GENERATED_WORDS)
+        for number, word in enumerate(words)
+    }
+    return {"searchable": {"filter": SEARCHABLE}, "words": {"filters": {"filters": terms}}}
 
 
 def facets() -> Clause:
@@ -112,8 +140,20 @@ def _folder(folder: str) -> str:
     return folder.rstrip("/") or "/"
 
 
+def _named_words(fields: Sequence[Words]) -> list[Clause]:
+    """A hit's `matched_queries` are the names of its words; they add nothing to its score."""
+    return [
+        {"term": {one.field: {"value": word, "_name": name, "boost": 0}}}
+        for one in fields
+        for name, word in one.names().items()
+    ]
+
+
 def _phrase(phrase: Sequence[str]) -> Clause:
-    return {"match_phrase": {"words": {"query": " ".join(phrase), "analyzer": "whitespace"}}}
+    """In what people wrote, or in what models wrote."""
+    asked = {"query": " ".join(phrase), "analyzer": "whitespace"}
+    fields = (WORDS, GENERATED_WORDS)
+    return {"bool": {"should": [{"match_phrase": {one: asked}} for one in fields]}}
 
 
 def _terms(field: str) -> Clause:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from capsearch.indexer.elastic import bulk
 from capsearch.indexer.elastic.client import Address, readable_errors
-from capsearch.indexer.elastic.mapping import folders
+from capsearch.indexer.elastic.documents import folders
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch

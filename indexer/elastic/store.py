@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from capsearch.encoders.models import Model
 from capsearch.indexer.elastic import edits, rebuilding, versions
 from capsearch.indexer.elastic.client import Address
-from capsearch.indexer.elastic.editing import DOCUMENTS, Editor, chunks
+from capsearch.indexer.elastic.descriptions import ElasticDescriptions
+from capsearch.indexer.elastic.editing import DOCUMENTS, Editor, chunks, unchanged_delete
 from capsearch.indexer.elastic.entry import Entry
 from capsearch.indexer.elastic.known import EncodedIds, KnownFiles
 from capsearch.indexer.elastic.mapping import identity_of
-from capsearch.indexer.elastic.requests import HAS_FILE
+from capsearch.indexer.elastic.requests import HAS_FILE, OUTDATED
 from capsearch.indexer.elastic.state import State
 from capsearch.indexer.elastic.writer import ElasticWriter
 from capsearch.indexer.embedded import thumbnails
@@ -96,23 +97,23 @@ class ElasticStore:
 
     def encoded_ids(self) -> EncodedIds:
         """Asks the cluster, image by image."""
-        return EncodedIds(self._writing)
+        return EncodedIds(self.editor)
 
     def encoded_ids_among(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that have a vector this moment."""
-        return self._writing.existing(ids, encoded=True)
+        return self.editor.existing(ids, encoded=True)
 
     def image_paths(self) -> Sequence[tuple[str, str]]:
         """(path, image id) of every file."""
-        self._writing.writer.refresh()
-        pages = self._writing.backend.scan(HAS_FILE, {"source_includes": ["paths"]})
+        self.editor.writer.refresh()
+        pages = self.editor.backend.scan(HAS_FILE, {"source_includes": ["paths"]})
         return [(path, hit["_id"]) for hits in pages for hit in hits
                 for path in hit["_source"]["paths"]]  # fmt: skip
 
     def missing(self) -> int:
         """How many images have no file."""
-        self._writing.writer.refresh()
-        return self._writing.backend.count({"exists": {"field": "missing_since"}})
+        self.editor.writer.refresh()
+        return self.editor.backend.count({"exists": {"field": "missing_since"}})
 
     # A run
 
@@ -142,7 +143,7 @@ class ElasticStore:
 
     def put(self, new: Sequence[EncodedImage], batch: Sequence[Outcome]) -> int:
         """New documents are created whole, with their captions' vectors; others are changed."""
-        added = edits.put_batch(self._writing, self._files, new, batch)
+        added = edits.put_batch(self.editor, self._files, new, batch)
         refused = [one for one in batch if not isinstance(one, Prepared) and one.permanent]
         self._state.put(
             "skipped",
@@ -159,7 +160,7 @@ class ElasticStore:
 
     def put_sidecars(self, edited: Sequence[EditedSidecars]) -> int:
         """A document may have several files with sidecars."""
-        return edits.made(self._writing, edits.sidecars(edited))
+        return edits.made(self.editor, edits.sidecars(edited))
 
     def put_captions_file(
         self, file: Path, state: FileState, pairs: Sequence[tuple[str, NamedCaption]]
@@ -172,7 +173,7 @@ class ElasticStore:
         for hits in self._scan({"term": {"origins": origin}}, HAS_FILE):
             wanted.update({hit["_id"]: [] for hit in hits if hit["_id"] not in wanted})
         changed = {one: edits.named(origin, some) for one, some in wanted.items()}
-        added = edits.made(self._writing, changed)
+        added = edits.made(self.editor, changed)
         facts = {"mtime_ns": state.mtime_ns, "size": state.size}
         self._state.put("captions file", {origin: facts})
         return added
@@ -180,27 +181,35 @@ class ElasticStore:
     def remove_files(self, files: Sequence[str], skipped: Sequence[str]) -> None:
         """Images that have none left are not found any more."""
         paths = {(path, self._files.owners[path]) for path in files}
-        self._writing.edit(edits.gone(sorted(paths | self._files.stale)))
+        self.editor.edit(edits.gone(sorted(paths | self._files.stale)))
         self._files.stale.clear()
         self._state.delete("skipped", skipped)
 
     def pending_captions(self) -> int:
         """Documents with captions that are not encoded."""
-        self._writing.writer.refresh()
-        return self._writing.backend.count(self._pending())
+        self.editor.writer.refresh()
+        return self.editor.backend.count(self._pending())
 
     def encode_captions(self) -> Iterator[int]:
         """Writing a document encodes its captions."""
         done = 0
         for hits in self._scan(self._pending()):
             for some in chunks(hits, DOCUMENTS):
-                self._writing.edit({hit["_id"]: _as_it_is for hit in some})
+                self.editor.edit({hit["_id"]: _as_it_is for hit in some})
                 done += len(some)
                 yield done
 
     def index_words(self) -> Iterator[None]:
-        """They are written with the documents."""
-        return iter(())
+        """They are written with the documents; those of an older schema are written again."""
+        self.editor.writer.refresh()
+        for hits in self._scan(OUTDATED):
+            for some in chunks(hits, DOCUMENTS):
+                self.editor.edit({hit["_id"]: _as_it_is for hit in some})
+                yield
+
+    def descriptions(self) -> ElasticDescriptions:
+        """What models write about the images."""
+        return ElasticDescriptions(self.editor)
 
     def complete(self) -> None:
         """Publishes a rebuild."""
@@ -208,9 +217,9 @@ class ElasticStore:
             return
         made = identity_of(versions.about(self._client, self._address, self._old.writer.index))
         if made.same_vectors(Identity.of(self.model)):
-            self._writing.writer.refresh()
-            rebuilding.keep_unreachable(self._old, self._writing)
-        versions.publish(self._client, self._address, self._writing.writer.index)
+            self.editor.writer.refresh()
+            rebuilding.keep_unreachable(self._old, self.editor)
+        versions.publish(self._client, self._address, self.editor.writer.index)
         self._old = None
 
     def keep_days(self, given: float | None) -> float | None:
@@ -224,10 +233,10 @@ class ElasticStore:
     def prune(self, days: float) -> int:
         """Deletes documents, unless somebody has found a file of them in the meantime."""
         latest = (datetime.now(timezone.utc) - timedelta(days=days)).isoformat()
-        self._writing.writer.refresh()
+        self.editor.writer.refresh()
         pruned: set[str] = set()
         for hits in self._scan({"range": {"missing_since": {"lte": latest}}}):
-            sent = self._writing.writer.send(_unchanged_delete(hit) for hit in hits)
+            sent = self.editor.writer.send(unchanged_delete(hit) for hit in hits)
             pruned |= {image_id for image_id, accepted in sent if accepted}
         if pruned:
             thumbnails.delete(self._thumbnails, pruned)
@@ -235,10 +244,11 @@ class ElasticStore:
 
     def finish(self) -> None:
         """Makes everything visible."""
-        self._writing.writer.refresh()
+        self.editor.writer.refresh()
 
     @property
-    def _writing(self) -> Editor:
+    def editor(self) -> Editor:
+        """Changes the documents of the version that is written to."""
         assert self._editor is not None  # inside `writing` there is an index
         return self._editor
 
@@ -249,7 +259,7 @@ class ElasticStore:
     def _begin_rebuild(self, old: Editor) -> None:
         self._old = old
         made = identity_of(versions.about(self._client, self._address, old.writer.index))
-        rebuilding.carry_over(old, made, self._writing, self.model)
+        rebuilding.carry_over(old, made, self.editor, self.model)
         self._state.delete("skipped", list(self._state.all("skipped")))
 
     def _pending(self) -> dict[str, Any]:
@@ -258,14 +268,8 @@ class ElasticStore:
     def _scan(self, *clauses: Mapping[str, Any]) -> Iterator[list[Mapping[str, Any]]]:
         query = {"bool": {"filter": list(clauses)}}
         light = {"source": False, "seq_no_primary_term": True}
-        return self._writing.backend.scan(query, light)
+        return self.editor.backend.scan(query, light)
 
 
 def _as_it_is(entry: Entry | None) -> Entry | None:
     return entry
-
-
-def _unchanged_delete(hit: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes a document unless it has been written since it was found."""
-    condition = {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-    return {"_op_type": "delete", "_id": hit["_id"], **condition}

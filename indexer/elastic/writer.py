@@ -10,6 +10,7 @@ from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import NewDocument
 from capsearch.indexer.elastic import bulk, mapping
 from capsearch.indexer.elastic.client import Address, readable_errors
+from capsearch.indexer.elastic.documents import to_json
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
@@ -41,7 +42,7 @@ class ElasticWriter:
 
     def to_json(self, document: NewDocument) -> dict[str, Any]:
         """A document as it is written."""
-        return mapping.to_json(document, self._words_of)
+        return to_json(document, self._words_of)
 
     def index_json(self, sources: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         """Documents that are JSON already; yields ids as they are accepted."""

@@ -7,6 +7,7 @@ which model the catalog names; `*.codes` and thumbnails/ are caches that may be 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from platformdirs import user_data_path
 from capsearch.encoders import concepts, models
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch
+from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.closing import Closing
 from capsearch.indexer.embedded import codes, manifest
@@ -138,6 +140,15 @@ class Collection(Closing):
                 f"{self.path} was built with {made}, this is {this}; run "
                 f"`capsearch index --model {this.source} --rebuild` ({work}){other}"
             )
+
+    def image_paths(self, filters: Filters) -> Sequence[tuple[str, str]]:
+        """(first path, id) of the images that pass filters and have a file, sorted."""
+        first = {image_id: path for path, image_id in reversed(self.catalog.image_paths())}
+        return sorted((first[image_id], image_id) for (image_id,) in self.catalog.select(filters))
+
+    def for_writing(self) -> Collection:
+        """The same collection, opened for writing; IndexBusy while another process writes."""
+        return Collection.create(self.path, self.model)
 
     def engine(self) -> SearchEngine:
         """A search engine over the current state of the index; IndexEmpty when it has no images."""

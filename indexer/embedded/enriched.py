@@ -8,26 +8,29 @@ model describes the image. What a person accepted or corrected is a person's fro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
 from capsearch.engine.records import GENERATED, Caption, Tag
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.filters import under
+from capsearch.indexer.store import HAND, Head
 
-Head = Literal["tagger", "captioner"]
-HAND = "hand"  # the source of what people wrote or confirmed in capsearch itself
 _BY_MODELS = f"source GLOB '{GENERATED}*'"
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id{})"
 
 
-@dataclass(frozen=True, slots=True)
-class PendingImage:
-    """An image that a model has not described yet."""
-
-    id: str
-    slot: int
+def undecided(
+    captions: Sequence[Caption], rejected: Collection[str], languages: Collection[str]
+) -> list[Caption]:
+    """Generated captions but for those that are empty or that people rejected, and those in
+    languages in which a person has accepted or written one by hand."""
+    return [
+        one
+        for one in captions
+        if one.text and one.text not in rejected and one.language not in languages
+    ]
 
 
 class EnrichedTable:
@@ -46,11 +49,11 @@ class EnrichedTable:
 
     def pending(
         self, head: Head, name: str, folders: Sequence[str], after: str, limit: int
-    ) -> list[PendingImage]:
+    ) -> list[str]:
         """The next of them by id, after one."""
         condition, values = _pending(head, name, folders)
-        sql = f"SELECT id, slot FROM images i WHERE {condition} AND id > ? ORDER BY id LIMIT ?"
-        return [PendingImage(*row) for row in self._catalog.rows(sql, [*values, after, limit])]
+        sql = f"SELECT id FROM images i WHERE {condition} AND id > ? ORDER BY id LIMIT ?"
+        return [row[0] for row in self._catalog.rows(sql, [*values, after, limit])]
 
     def reset(self, folders: Sequence[str] = ()) -> None:
         """Makes all images, or those below folders, pending for every model."""
@@ -86,11 +89,7 @@ class EnrichedTable:
         rejected = {row[0] for row in self._catalog.rows(sql, (image_id,))}
         sql = "SELECT language FROM captions WHERE image_id = ? AND source = ?"
         decided = {row[0] for row in self._catalog.rows(sql, (image_id, HAND))}
-        kept = [
-            one
-            for one in captions
-            if one.text and one.text not in rejected and one.language not in decided
-        ]
+        kept = undecided(captions, rejected, decided)
         sql = f"SELECT id, text, language, source FROM captions WHERE image_id = ? AND {_BY_MODELS}"
         current = {(one.text, one.language, one.source) for one in kept}
         outdated = [

@@ -36,8 +36,8 @@ class Remembered:
             )
 
     def forget_root(self, root: Path) -> None:
-        """Deletes a root and all that was in it: files, skipped files, and images found nowhere
-        else, with what was written about them."""
+        """Deletes a root and all that was in it: files, their sidecars' captions, skipped files,
+        and images found nowhere else, with what was written about them."""
         bounds = (str(root), *under(root))
         there = "WHERE path = ?1 OR (path >= ?2 AND path < ?3)"
         ids = self._catalog.rows(
@@ -46,6 +46,11 @@ class Remembered:
         )
         for table in ("files", "skipped", "past_files", "mount_points"):
             self._connection.execute(f"DELETE FROM {table} {there}", bounds)
+        self._connection.execute(
+            "DELETE FROM captions WHERE source = 'sidecar' "
+            "AND (origin = ?1 OR (origin >= ?2 AND origin < ?3))",
+            bounds,
+        )
         self._connection.executemany(
             "DELETE FROM images WHERE id = ?1 "
             "AND NOT EXISTS (SELECT 1 FROM files WHERE image_id = ?1)",

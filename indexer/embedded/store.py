@@ -11,6 +11,7 @@ import numpy as np
 from capsearch.indexer.embedded import maintenance, rebuilding, thumbnails
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter, PendingCaption
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.descriptions import EmbeddedDescriptions
 from capsearch.indexer.embedded.facets import StoredFacets
 from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.embedded.words import update_words
@@ -151,6 +152,10 @@ class EmbeddedStore:
         """Indexes the words of images that something was written about."""
         yield from update_words(self._writer, self.model.text.words)
 
+    def descriptions(self) -> EmbeddedDescriptions:
+        """What models write about the images."""
+        return EmbeddedDescriptions(self._plain, self._make_searchable)
+
     def complete(self) -> None:
         """Switches to the vectors of a rebuild."""
         if self._rebuild is not None:
@@ -178,6 +183,12 @@ class EmbeddedStore:
     def finish(self) -> None:
         """Refreshes the caches and writes the manifest."""
         self._collection.finish()
+
+    def _make_searchable(self) -> None:
+        for _ in self.encode_captions():
+            pass
+        for _ in self.index_words():
+            pass
 
     def _put_image(self, image: Prepared, slot: int) -> int:
         said = image.metadata

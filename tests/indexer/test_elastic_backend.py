@@ -7,16 +7,17 @@ from itertools import count
 import pytest
 from backend_contract import BackendContract
 from elastic_toys import collection_in
+from enriched_contract import EnrichedContract
 
 from capsearch.indexer.elastic import backend as elastic
-from capsearch.indexer.elastic import candidates, versions
+from capsearch.indexer.elastic import matches, ranking, versions
 from capsearch.indexer.elastic.client import Address, connect
 
 pytestmark = pytest.mark.elastic
 _NUMBERS = count()
 
 
-class TestElastic(BackendContract):
+class TestElastic(BackendContract, EnrichedContract):
     shards = 1
 
     @pytest.fixture(autouse=True)
@@ -43,8 +44,8 @@ class TestStepByStep(TestElastic):
 
     @pytest.fixture(autouse=True)
     def _shallow(self, monkeypatch):
-        monkeypatch.setattr(elastic, "MIN_DEPTH", 4)
-        monkeypatch.setattr(elastic, "MAX_DEPTH", 64)
+        monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+        monkeypatch.setattr(ranking, "MAX_DEPTH", 64)
         monkeypatch.setattr(elastic, "_PAGE", 50)
 
 
@@ -53,6 +54,6 @@ class TestWordsOfTooManyDocuments(TestElastic):
 
     @pytest.fixture(autouse=True)
     def _narrow(self, monkeypatch):
-        monkeypatch.setattr(candidates, "MAX_WORD_HITS", 2)
-        monkeypatch.setattr(elastic, "MIN_DEPTH", 4)
-        monkeypatch.setattr(elastic, "MAX_DEPTH", 64)
+        monkeypatch.setattr(matches, "MAX_WORD_HITS", 2)
+        monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+        monkeypatch.setattr(ranking, "MAX_DEPTH", 64)

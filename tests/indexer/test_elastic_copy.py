@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from places import document
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.query import Query
+from capsearch.engine.records import Tag
+from capsearch.indexer import reviewing
 from capsearch.indexer.elastic import copy, versions
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.collection import ElasticCollection, read_stats
 from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.embedded.enriched import EnrichedTable
+from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import index
 
 pytestmark = pytest.mark.elastic
@@ -26,9 +32,12 @@ QUERIES = [
 
 
 @pytest.fixture
-def address(elastic_node, monkeypatch):
+def address(elastic_node, monkeypatch, tmp_path):
     for name, value in elastic_node.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(
+        "capsearch.indexer.elastic.collection.user_cache_path", lambda _: tmp_path / "cache"
+    )
     made = Address.parse(f"{elastic_node.url}/copies")
     yield made
     versions.drop(connect(made), made)
@@ -125,3 +134,75 @@ def test_a_collection_with_other_folders_is_not_overwritten(
         with pytest.raises(IndexProblem, match="copying would delete"):
             send(indexed, address)
         assert len(cluster.backend) == 1
+
+
+@pytest.fixture
+def described(tmp_path, describing_model, image_folder):
+    """Captions and tags by a model, of which a person accepted and rejected some."""
+    (image_folder / "red.txt").write_text("a red wall", encoding="utf-8")
+    with Collection.create(tmp_path / "described", describing_model) as collection:
+        index(collection, [image_folder])
+        enrich(collection)
+        captions = [document(collection, name).captions for name in ("blue.png", "green.jpg")]
+        reviewing.accept(collection, document(collection, "blue.png").record.id, captions[0][0])
+        reviewing.reject(collection, document(collection, "green.jpg").record.id, captions[1][1])
+        sure = replace(captions[0][2], confidence=0.375, source="model:other")
+        tag = Tag("sea", "en", 0.625, "model:other", "sea")
+        store = collection.store()
+        blue = document(collection, "blue.png").record.id
+        store.descriptions().put_captions("other", {blue: [sure]})
+        store.descriptions().put_tags("other", {blue: [tag]})
+        for _ in store.encode_captions():
+            pass
+        for _ in store.index_words():
+            pass
+        yield collection
+
+
+def enriched_states(collection) -> dict:
+    ids = sorted(row[0] for row in collection.catalog.rows("SELECT id FROM images"))
+    return dict(EnrichedTable(collection.catalog).states(ids))
+
+
+def test_what_models_wrote_and_people_said_survives_the_way_to_a_cluster_and_back(
+    described, address, tmp_path, describing_model
+):
+    assert send(described, address).copied == 4
+    expected, states = answers(described), enriched_states(described)
+    assert [one["captioner"] for one in states.values()].count("other") == 1
+    assert sum(len(one.get("rejected", ())) for one in states.values()) == 1
+    with ElasticCollection.open(str(address), describing_model) as cluster:
+        assert plain(cluster) == expected
+        assert document(cluster, "blue.png") == document(described, "blue.png")
+    with Collection.create(tmp_path / "back", describing_model) as back:
+        fetch(address, back)
+        assert plain(back) == expected
+        assert enriched_states(back) == states
+        for name in ("blue.png", "green.jpg", "red.png"):
+            assert document(back, name) == document(described, name)
+        blue = document(back, "blue.png")
+        assert [one.confidence for one in blue.captions if one.generated] == [0.375]
+        assert blue.tags == (Tag("sea", "en", 0.625, "model:other", "sea"),)
+        # Only what the other model described is described anew, and nothing that was rejected.
+        assert enrich(back).captioned == 1
+        assert len(document(back, "green.jpg").captions) == 2
+    assert send(described, address).unchanged == 4
+
+
+def test_what_people_said_in_a_cluster_survives_a_copy_over_it(
+    described, address, describing_model
+):
+    send(described, address)
+    with ElasticCollection.create(str(address), describing_model) as cluster:
+        red = document(cluster, "red.png")
+        english, chinese, _ = (one for one in red.captions if one.generated)
+        reviewing.correct(cluster, red.record.id, english, "a cat on a wall")
+        reviewing.reject(cluster, red.record.id, chinese)
+        said = document(cluster, "red.png")
+        assert send(described, address).unchanged == 4  # nothing else has changed
+        enrich(described, EnrichOptions(redo=True))  # other captions of blue.png
+        assert send(described, address).copied == 1
+        assert document(cluster, "red.png") == said
+        assert document(cluster, "blue.png") == document(described, "blue.png")
+        hits = cluster.engine().search(Query("cat", mode="cl", limit=1)).hits
+        assert hits[0].contributions.caption.text == "a cat on a wall"

@@ -179,11 +179,18 @@ def test_a_version_that_is_gone_is_not_made_again(client, address, writer):
 
 
 CONCEPTS, PIPELINE = ("concepts", "labels"), tuple(mapping.PIPELINE_FIELDS)
+ENRICHED = tuple(mapping.ENRICHED_FIELDS)
 
 
 @pytest.mark.parametrize("aliases", [{"errors": {}}, {}], ids=["published", "begun"])
 @pytest.mark.parametrize(
-    ("schema", "lacking"), [(1, CONCEPTS + PIPELINE), (2, CONCEPTS), (2, PIPELINE)]
+    ("schema", "lacking"),
+    [
+        (1, CONCEPTS + PIPELINE + ENRICHED),
+        (2, CONCEPTS + ENRICHED),
+        (2, PIPELINE + ENRICHED),
+        (3, ENRICHED),
+    ],
 )
 def test_an_older_schema_gets_the_fields_it_lacks_when_it_is_written_to(
     client, address, schema, lacking, aliases

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from document_contract import DOCUMENTS
 
+from capsearch.encoders import concepts
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Filters, Tag
-from capsearch.indexer.elastic import mapping, requests
+from capsearch.indexer.elastic import documents, requests
 from capsearch.indexer.elastic.entry import Entry
+from capsearch.indexer.elastic.matches import broadest
 
 RECORD = DOCUMENTS[0].record
 CAT = Document(
@@ -19,11 +23,11 @@ CAT = Document(
 
 
 def to_json(document: Document) -> dict:
-    return mapping.to_json(NewDocument(document, None, None, {}), str.split)
+    return documents.to_json(NewDocument(document, None, None, {}), str.split)
 
 
 def test_a_document_comes_back_as_it_was() -> None:
-    assert mapping.document(to_json(CAT)) == CAT
+    assert documents.document(to_json(CAT)) == CAT
 
 
 def test_a_document_of_the_first_schema_can_be_read() -> None:
@@ -32,7 +36,7 @@ def test_a_document_of_the_first_schema_can_be_read() -> None:
         del one["confidence"]
     for one in source["tags"]:
         del one["concept"]
-    found = mapping.document(source)
+    found = documents.document(source)
     assert found.captions == (Caption("a cat", "en", "model:m"),)
     assert found.tags[1] == Tag("cat", "en", 0.9, "model:m")
 
@@ -47,9 +51,28 @@ def test_broader_concepts_are_stored_so_that_a_filter_names_one() -> None:
     assert named == {"terms": {"concepts": ["animal"]}}
 
 
-def test_words_of_models_are_found_too_with_all_names_of_a_tag() -> None:
-    words = to_json(CAT)["words"]
-    assert "a cat" in words and "猫" in words and "Grandma" in words
+def test_words_of_models_are_apart_with_all_names_of_a_tag() -> None:
+    source = to_json(CAT)
+    assert "Grandma" in source["words"] and not {"a cat", "猫"} & set(source["words"])
+    assert {"a cat", "猫"} <= set(source["generated_words"])
+
+
+def test_the_surest_tag_of_each_concept_and_of_what_is_narrower_is_stored() -> None:
+    tags = (*CAT.tags, Tag("dog", "en", 0.4, "model:m", "dog"), Tag("x", "en", 0.2, "m", "x"))
+    surest = to_json(replace(CAT, tags=tags))["surest"]
+    assert (surest["cat"], surest["dog"], surest["animal"], surest["x"]) == (0.9, 0.4, 0.9, 0.2)
+    assert "Grandma" not in surest and to_json(DOCUMENTS[2])["surest"] == {}
+
+
+def test_of_concepts_the_broadest_are_asked_for() -> None:
+    assert broadest(concepts.under("animal")) == ["animal"]
+    assert broadest(frozenset({"cat", "couch", "unknown"})) == ["cat", "couch", "unknown"]
+
+
+def test_tags_of_an_older_schema_are_no_evidence() -> None:
+    source = to_json(CAT)
+    assert documents.tag_confidences(source) == {"cat": 0.9}
+    assert documents.tag_confidences({**source, "schema": 3}) == {}
 
 
 def test_a_run_that_edits_a_copy_keeps_what_models_wrote_and_people_said() -> None:

@@ -12,9 +12,8 @@ pytest.importorskip("elasticsearch")
 
 from capsearch.engine.errors import IndexProblem, InvalidQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.elastic import backend, bulk, candidates, client
+from capsearch.indexer.elastic import bulk, client, matches, ranking
 from capsearch.indexer.elastic.backend import ElasticBackend
-from capsearch.indexer.elastic.candidates import MAX_WORD_HITS, Words
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.mapping import MAX_RESULT_WINDOW
 
@@ -85,9 +84,9 @@ def test_more_of_the_newest_than_an_answer_holds_are_refused(address):
 
 
 def test_words_that_too_many_documents_have_are_weighed_but_not_searched_by(monkeypatch):
-    assert 2 * backend.MAX_DEPTH + MAX_WORD_HITS <= MAX_RESULT_WINDOW
-    monkeypatch.setattr(candidates, "MAX_WORD_HITS", 2_000)
-    words = Words.of(["cat", "sky", "sea"], [1_200, 900, 800], documents=1_000_000)
+    assert 2 * ranking.MAX_DEPTH + 2 * matches.MAX_WORD_HITS <= MAX_RESULT_WINDOW
+    monkeypatch.setattr(matches, "MAX_WORD_HITS", 2_000)
+    words = matches.Words.of("words", ["cat", "sky", "sea"], [1_200, 900, 800], documents=1_000_000)
     assert words.rare == ("sea", "sky", "cat")  # 800 + 900 + 1,200 > 2,000
     assert (words.searched, words.documents) == (("sea", "sky"), 1_700)
     assert words.outside == words.weights[2] / sum(words.weights)

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from places import document
 
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.fakes import FakeCaptioner, FakeImageEncoder, FakeTagger
@@ -22,20 +23,25 @@ from capsearch.indexer.pipeline import IndexOptions, index
 TAGGER, CAPTIONER = "model:toy-tags@1", "model:toy-captions@1"
 
 
-@pytest.fixture
-def indexed(tmp_path, image_folder, describing_model):
+def filled(collection, image_folder):
     """Four images of one colour each, not described yet."""
     (image_folder / "red.txt").write_text("a red car\n", encoding="utf-8")
+    index(collection, [image_folder])
+    return collection
+
+
+@pytest.fixture
+def indexed(place, image_folder, describing_model):
+    """On both backends."""
+    with place.create(describing_model) as collection:
+        yield filled(collection, image_folder)
+
+
+@pytest.fixture
+def folder(tmp_path, image_folder, describing_model):
+    """In an index folder."""
     with Collection.create(tmp_path / "index", describing_model) as collection:
-        index(collection, [image_folder])
-        yield collection
-
-
-def document(collection, name):
-    [(image_id,)] = collection.catalog.rows(
-        "SELECT image_id FROM files WHERE path LIKE ?", (f"%{name}",)
-    )
-    return collection.backend.lookup([image_id])[image_id]
+        yield filled(collection, image_folder)
 
 
 def model_with(collection, tagger=None, captioner=None):
@@ -105,13 +111,13 @@ def test_only_images_below_some_folders(indexed, image_folder):
     assert enrich(indexed, EnrichOptions(paths=(image_folder / "blue.png",))).captioned == 1
 
 
-def test_redo_describes_everything_again_but_writes_nothing_twice(indexed):
-    enrich(indexed)
+def test_redo_describes_everything_again_but_writes_nothing_twice(folder):
+    enrich(folder)
     slots = "SELECT id, slot FROM captions ORDER BY id"
-    before = indexed.catalog.rows(slots)
-    summary = enrich(indexed, EnrichOptions(redo=True))
+    before = folder.catalog.rows(slots)
+    summary = enrich(folder, EnrichOptions(redo=True))
     assert (summary.tagged, summary.captioned) == (4, 4)
-    assert indexed.catalog.rows(slots) == before  # equal captions keep their vectors
+    assert folder.catalog.rows(slots) == before  # equal captions keep their vectors
 
 
 def test_another_model_replaces_what_the_first_wrote(indexed):
@@ -181,31 +187,40 @@ def test_a_file_that_returns_is_described_already(indexed, image_folder, image):
 
 
 def test_a_copy_of_an_index_knows_what_was_described_and_rejected(
-    indexed, tmp_path, describing_model
+    folder, tmp_path, describing_model
 ):
-    enrich(indexed)
-    blue = document(indexed, "blue.png")
-    with CatalogWriter(indexed.catalog).transaction():
-        EnrichedTable(indexed.catalog).reject(blue.record.id, blue.captions[0])
+    enrich(folder)
+    blue = document(folder, "blue.png")
+    with CatalogWriter(folder.catalog).transaction():
+        EnrichedTable(folder.catalog).reject(blue.record.id, blue.captions[0])
     with Collection.create(tmp_path / "copy", describing_model) as other:
-        with indexed.catalog.snapshot():
-            for batch in transfer.read(indexed.catalog):
+        with folder.catalog.snapshot():
+            for batch in transfer.read(folder.catalog):
                 transfer.write(other, batch)
         transfer.index_words(other)
         other.finish()
-        assert document(other, "blue.png") == document(indexed, "blue.png")
+        assert document(other, "blue.png") == document(folder, "blue.png")
         assert enrich(other).captioned == 0
         assert enrich(other, EnrichOptions(redo=True)).captions == 11  # one was rejected
 
 
-def test_of_equal_labels_the_surest_counts_and_empty_captions_do_not(indexed):
+def test_redo_writes_the_same_again(indexed):
+    enrich(indexed)
+    before = [document(indexed, name) for name in ("blue.png", "red.png", "yellow.webp")]
+    summary = enrich(indexed, EnrichOptions(redo=True))
+    assert (summary.tagged, summary.captioned, summary.captions) == (4, 4, 12)
+    assert [document(indexed, name) for name in ("blue.png", "red.png", "yellow.webp")] == before
+
+
+def test_of_equal_labels_the_first_counts_and_empty_captions_do_not(indexed):
     blue = document(indexed, "blue.png").record.id
     fruit = Tag("orange", "en", 0.9, TAGGER, "orange")
     colour = Tag("orange", "en", 0.4, TAGGER, "orange-color")
-    table = EnrichedTable(indexed.catalog)
-    with CatalogWriter(indexed.catalog).transaction():
-        table.put_tags(blue, "toy-tags@1", [fruit, colour])
-        empty, said = Caption("", "en", CAPTIONER), Caption("青", "ja", CAPTIONER, 0.5)
-        assert table.put_captions(blue, "toy-captions@1", [empty, said]) == 1
+    empty, said = Caption("", "en", CAPTIONER), Caption("青", "ja", CAPTIONER, 0.5)
+    store = indexed.store()
+    with store.writing(rebuild=False):
+        store.descriptions().put_tags("toy-tags@1", {blue: [fruit, colour]})
+        assert store.descriptions().put_captions("toy-captions@1", {blue: [empty, said]}) == 1
+        store.finish()
     assert document(indexed, "blue.png").tags == (fruit,)
     assert document(indexed, "blue.png").captions == (said,)

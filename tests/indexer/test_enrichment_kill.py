@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from places import Place
 
 from capsearch.encoders.models import Model
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.engine.records import Filters
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import index
 
@@ -21,20 +22,20 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 
 
 @pytest.fixture
-def where(tmp_path, describing_model) -> Path:
+def where(place, tmp_path, describing_model) -> Place:
     rng = np.random.default_rng(0)
     (tmp_path / "many").mkdir()
     for n in range(IMAGES):
         pixels = rng.choice(np.array([0, 255], np.uint8), (4, 4, 3))
         Image.fromarray(pixels).resize((32, 32), 0).save(tmp_path / "many" / f"{n:03}.png")
-    with Collection.create(tmp_path / "index", describing_model) as collection:
+    with place.create(describing_model) as collection:
         index(collection, [tmp_path / "many"])
-    return tmp_path / "index"
+    return place
 
 
-def run(where: Path, model: Model, log: Path) -> None:
+def run(where: Place, model: Model, log: Path) -> None:
     """Runs in a forked process; a letter for each batch of captions."""
-    with Collection.create(where, model) as collection, log.open("ab", buffering=0) as events:
+    with where.create(model) as collection, log.open("ab", buffering=0) as events:
 
         def show(progress):
             if progress.stage == "caption images":
@@ -55,12 +56,17 @@ def test_a_killed_run_goes_on_and_writes_nothing_twice(where, tmp_path, describi
     process.kill()
     process.join()
     assert process.exitcode == -9
-    with Collection.create(where, describing_model) as collection:
-        [(done,)] = collection.catalog.rows("SELECT count(*) FROM enriched WHERE captioner != ''")
+    with where.create(describing_model) as collection:
+        store = collection.store()
+        with store.writing(rebuild=False):
+            done = IMAGES - store.descriptions().count("captioner", "toy-captions@1")
         assert 3 * BATCH <= done < IMAGES
         summary = enrich(collection, EnrichOptions(batch_size=BATCH))
         assert (summary.captioned, summary.tagged, summary.pending) == (IMAGES - done, 0, 0)
-        counted = "SELECT count(*), count(DISTINCT image_id || language), count(slot) FROM captions"
-        [(captions, pairs, encoded)] = collection.catalog.rows(counted)
-        assert (captions, pairs) == (3 * IMAGES, 3 * IMAGES)
-        assert encoded == captions
+        found = collection.backend.newest(Filters(), IMAGES)
+        assert [{text.language for text in one.captions} for one in found] == [
+            {"en", "zh", "ja"}
+        ] * IMAGES
+        assert sum(len(one.captions) for one in found) == 3 * IMAGES
+        with store.writing(rebuild=False):
+            assert store.pending_captions() == 0

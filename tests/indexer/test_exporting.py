@@ -163,11 +163,8 @@ class TestXmp:
         [blue] = [
             one for one in exporting.documents(described, EVERYTHING) if "blue" in one.record.path
         ]
-        where, model = described.path, described.model
-        described.close()
-        reviewing.accept(where, model, blue.record.id, blue.captions[0])
-        with Collection.open(where, model) as collection:
-            exporting.xmp_files(collection, EVERYTHING, "lightroom")
+        reviewing.accept(described, blue.record.id, blue.captions[0])
+        exporting.xmp_files(described, EVERYTHING, "lightroom")
         found = read_xmp_sidecar(image_folder / "blue.xmp")
         assert {one.text for one in found.captions} == {"a blue image"}
 

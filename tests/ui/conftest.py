@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ class Ran:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+_NUMBERS = count()
 
 
 @pytest.fixture
@@ -121,6 +125,6 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     node = request.getfixturevalue("elastic_node")
     for name, value in node.environment.items():
         monkeypatch.setenv(name, value)
-    url = f"{node.url}/commands"
+    url = f"{node.url}/commands-{next(_NUMBERS)}"  # the page keeps what it has opened
     yield url
     versions.drop(connect(Address.parse(url)), Address.parse(url))

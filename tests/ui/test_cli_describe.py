@@ -41,20 +41,24 @@ def test_no_enrich_leaves_it_to_a_later_run(
 
 
 @pytest.mark.elastic
-def test_a_cluster_gets_generated_captions_by_a_copy_only(
+def test_images_in_a_cluster_are_described_there(
     run: Run, describing: Model, image_folder: Path, index_path: Path, cloud: str
 ) -> None:
-    made = run("index", image_folder, "--backend", cloud, "--replicas", "0")
-    assert made.code == 0
-    assert sum("only into an index folder" in line for line in made.err.splitlines()) == 1
-    assert run("info", "--backend", cloud, "--json").json["captions"] == 0
-    assert "only into" not in run("index", "--no-enrich", "--backend", cloud).err
-    run("index", image_folder)
-    assert run("copy", index_path, cloud).code == 0
+    there = ("--backend", cloud)
+    missing = run("enrich", *there)
+    assert (missing.code, "no collection at" in missing.err) == (2, True)
+    made = run("index", image_folder, *there, "--replicas", "0", "--no-enrich", "--json")
+    assert (made.code, made.json["enriched"]) == (0, None)
+    done = run("enrich", image_folder / "trips", *there, "--json").json
+    assert (done["tagged"], done["captioned"], done["pending"]) == (1, 1, 0)
     (image_folder / "red.txt").write_text("a red wall", encoding="utf-8")
-    again = run("index", "--backend", cloud, "--json")
-    assert (again.json["captions_added"], again.json["enriched"]) == (1, None)
-    assert run("info", "--backend", cloud, "--json").json["captions"] == 12 + 1
+    again = run("index", *there, "--json").json
+    assert (again["captions_added"], again["enriched"]["captioned"]) == (1, 3)
+    assert run("info", *there, "--json").json["captions"] == 12 + 1
+    content = run("export", "--format", "coco", *there).json
+    assert len(content["annotations"]) == 12 + 1
+    assert run("copy", cloud, index_path).code == 0
+    assert run("export", "--format", "coco", "--index", index_path).json == content
 
 
 def test_a_model_without_heads_is_one_line(run: Run, indexed: Path) -> None:

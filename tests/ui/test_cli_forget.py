@@ -51,6 +51,20 @@ def test_forget_as_json(run: Run, usb: Path) -> None:
     assert told == {"forgotten": str(usb), "images": 1, "captions": 0}
 
 
+@pytest.mark.elastic
+def test_a_folder_in_a_cluster_is_forgotten(
+    run: Run, image_folder: Path, tmp_path: Path, image: Callable[..., Path], cloud: str
+) -> None:
+    image(tmp_path / "usb" / "white.png", "white")
+    there = ("--backend", cloud)
+    assert run("index", image_folder, tmp_path / "usb", *there, "--replicas", "0").code == 0
+    told = run("forget", tmp_path / "usb", *there, "--yes", "--json").json
+    assert told == {"forgotten": str(tmp_path / "usb"), "images": 1, "captions": 0}
+    about = run("info", *there, "--json").json
+    assert (about["images"], about["roots"]) == (4, [str(image_folder)])
+    assert run("forget", tmp_path / "usb", *there, "--yes").code == 2
+
+
 def test_exclude_is_shown_by_info(indexed: Path, run: Run) -> None:
     """Issue 11, 3."""
     run("index", indexed, "--exclude", "*.webp")

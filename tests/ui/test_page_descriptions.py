@@ -147,7 +147,7 @@ def test_a_tag_is_a_filter_and_filters_have_counts_in_the_readers_language(
 
 
 @pytest.mark.elastic
-def test_generated_captions_in_a_cluster_are_shown_without_a_review(
+def test_generated_captions_in_a_cluster_are_reviewed_there(
     where: Path, describing_model: Model, blue: str, cloud: str, reviewer: Opener,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -157,4 +157,7 @@ def test_generated_captions_in_a_cluster_are_shown_without_a_review(
     monkeypatch.setenv(BACKENDS_VARIABLE, cloud)
     page = reviewer(view=blue, hl="en")
     assert "a blue image" in texts(page)
-    assert not {one.label for one in page.button} & {"Accept", "Reject", "Save"}
+    button(page, "Accept").click().run()
+    assert f"English · {TEXTS['en'].by_hand}" in texts(page)
+    button(page, "Reject").click().run()
+    assert "青の画像" not in texts(page) or "蓝色的图像" not in texts(page)

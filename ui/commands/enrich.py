@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from capsearch.ui.commands.interrupt import INTERRUPTED, stop_on_interrupt
-from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.commands.options import backend_option, index_option, json_option
+from capsearch.ui.opening import create_at, open_at, place_of
 from capsearch.ui.output.enriched import report_enriched
 from capsearch.ui.output.terminal import print_json
 
@@ -17,6 +18,7 @@ Examples:
   capsearch enrich                       go on where `capsearch index` was stopped
   capsearch enrich ~/Pictures/2024       only these images
   capsearch enrich --redo                do it all over
+  capsearch enrich --backend https://search.example:9200/images    in Elasticsearch
 
 `capsearch index` does this too, once all images can be searched. Images that another model has
 described are described anew. What people wrote, accepted or corrected stays, and captions that were
@@ -27,6 +29,7 @@ rejected do not come back. Ctrl-C finishes the current batch and saves everythin
 @click.command(epilog=EXAMPLES)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
 @index_option
+@backend_option
 @click.option(
     "--redo", is_flag=True, help="Also describe images that this model has described already."
 )
@@ -50,6 +53,7 @@ rejected do not come back. Ctrl-C finishes the current batch and saves everythin
 def command(
     paths: tuple[Path, ...],
     index_path: Path | None,
+    backend: str | None,
     redo: bool,
     batch_size: int,
     decode_threads: int | None,
@@ -60,15 +64,14 @@ def command(
 
     Images that have them already are left alone. With PATH, only images there and below.
     """
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.enrichment import EnrichOptions, enrich
     from capsearch.ui.output.progress import progress_bar
 
-    where = index_path_or_default(index_path)
-    Collection.open(where).close()  # there is an index
+    where = place_of(index_path, backend)
+    open_at(where).close()  # there is an index
     options = EnrichOptions(paths, redo, batch_size, decode_threads)
     with (
-        Collection.create(where) as collection,
+        create_at(where) as collection,
         stop_on_interrupt() as stop,
         progress_bar() as show,
     ):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from capsearch.engine.records import LANGUAGES
-from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.commands.options import backend_option, index_option, json_option
+from capsearch.ui.opening import AnyCollection, open_at, place_of
 from capsearch.ui.output.skipped import skipped_lines
 from capsearch.ui.output.terminal import print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.exporting import Exported, Selection
 
 TO_A_FILE, TO_FILES = ("coco", "csv"), ("text", "xmp")
@@ -35,6 +35,7 @@ writer of the description. Files that are not ours are left as they are, and nam
 @click.command(epilog=EXAMPLES)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
 @index_option
+@backend_option
 @click.option(
     "--format",
     "kind",
@@ -72,6 +73,7 @@ writer of the description. Files that are not ours are left as they are, and nam
 def command(
     paths: tuple[Path, ...],
     index_path: Path | None,
+    backend: str | None,
     kind: str,
     output: Path | None,
     written_by: Literal["people", "models"] | None,
@@ -81,11 +83,10 @@ def command(
 ) -> int:
     """Export captions and tags; with PATH, only those of images there and below."""
     _check(kind, output)
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.exporting import Selection, text_files, xmp_files
 
     selection = Selection(paths, written_by, languages or LANGUAGES)
-    with Collection.open(index_path_or_default(index_path)) as collection:
+    with open_at(place_of(index_path, backend)) as collection:
         if kind in TO_A_FILE:
             _write(_content(kind, collection, selection), output, as_json)
             return 0
@@ -107,7 +108,7 @@ def _check(kind: str, output: Path | None) -> None:
         raise click.UsageError(f"{output} exists and is not overwritten; choose another name")
 
 
-def _content(kind: str, collection: Collection, selection: Selection) -> str:
+def _content(kind: str, collection: AnyCollection, selection: Selection) -> str:
     from capsearch.indexer import exporting
 
     writer = {"coco": exporting.coco, "csv": exporting.table}[kind]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from capsearch.ui.commands.options import index_option, index_path_or_default, json_option
+from capsearch.ui.commands.options import backend_option, index_option, json_option
+from capsearch.ui.opening import place_of, sources_at
 from capsearch.ui.output.terminal import print_json, printable
 
 if TYPE_CHECKING:
@@ -23,19 +24,21 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("path", type=click.Path(path_type=Path), metavar="FOLDER")
 @index_option
+@backend_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def command(path: Path, index_path: Path | None, yes: bool, as_json: bool) -> int:
+def command(
+    path: Path, index_path: Path | None, backend: str | None, yes: bool, as_json: bool
+) -> int:
     """Let go of a folder that was indexed, or of a captions file.
 
     Its images leave the index with their captions, unless another folder holds them too. No
     image file is touched. The folder need not exist any more.
     """
-    from capsearch.indexer.forgetting import forget, opened_for_forgetting
+    from capsearch.indexer.forgetting import forget
 
-    where = index_path_or_default(index_path)
-    with opened_for_forgetting(where) as catalog:
-        found = forget(catalog, where, path, lambda known: yes or _confirmed(known))
+    with sources_at(place_of(index_path, backend)) as sources:
+        found = forget(sources, path, lambda known: yes or _confirmed(known))
     if found is None:
         click.echo("nothing was changed", err=True)
         return 1

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 SOMETHING_SKIPPED = 1
 MAX_MEGAPIXELS = 178.95697  # encoders.image_files.MAX_PIXELS, which --help must not import
 NOTHING_TO_INDEX = "nothing to index: name a folder, e.g. `capsearch index ~/Pictures`"
-ONLY_ON_DISK = (
-    "the model writes captions and tags only into an index folder; `capsearch copy` takes them "
-    "to a cluster"
-)
 
 EXAMPLES = """\b
 Examples:
@@ -153,7 +149,7 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "--no-enrich",
     is_flag=True,
     help="Do not let the model write captions and tags, which it does once all images can be "
-    "searched. `capsearch enrich` does it later. With --backend it never does.",
+    "searched. `capsearch enrich` does it later.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
 @click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
@@ -235,7 +231,6 @@ def _run(
     collection: AnyCollection, roots: tuple[Path, ...], options: IndexOptions, with_enrichment: bool
 ) -> tuple[IndexSummary, EnrichSummary | None]:
     """Vectors of all images first, then what the model writes about them, if it writes."""
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.enrichment import EnrichOptions, enrich
     from capsearch.indexer.pipeline import index
     from capsearch.ui.output.progress import progress_bar
@@ -243,9 +238,6 @@ def _run(
     with stop_on_interrupt() as stop, progress_bar() as show:
         summary = index(collection, roots, options, progress=show, stop=stop)
         if stop.is_set() or not with_enrichment or not collection.model.enricher():
-            return summary, None
-        if not isinstance(collection, Collection):
-            remark(ONLY_ON_DISK)
             return summary, None
         settings = EnrichOptions(
             batch_size=options.batch_size,

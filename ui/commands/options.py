@@ -69,13 +69,6 @@ cache_option: Callable[[F], F] = click.option(
 )
 
 
-def index_path_or_default(path: Path | None) -> Path:
-    """`path`, or the default index if it is None."""
-    from capsearch.indexer.embedded.collection import default_index_path
-
-    return default_index_path() if path is None else path
-
-
 def first_day(value: str) -> date:
     """The first day of a year, month or day: 2024, 2024-05 or 2024-05-31."""
     year, month, day = _parts(value)

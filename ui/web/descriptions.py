@@ -1,7 +1,7 @@
 """Captions and tags in the large view: in the reader's language, and who wrote them.
 
-A generated caption in an index folder can be accepted, corrected or rejected by whoever may index:
-this writes to the index. A tag is a button that searches for images with it.
+A generated caption can be accepted, corrected or rejected by whoever may index: this writes to the
+collection. A tag is a button that searches for images with it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from capsearch.encoders import concepts
 from capsearch.engine.errors import CapsearchError, IndexBusy
 from capsearch.engine.records import GENERATED, Caption, Document, Tag
 from capsearch.indexer import reviewing
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.enriched import HAND
+from capsearch.indexer.store import HAND
 from capsearch.ui.opening import AnyCollection
 from capsearch.ui.output.terminal import printable
 from capsearch.ui.texts import NAMES, Texts
@@ -54,8 +53,6 @@ def _captions(collection: AnyCollection, texts: Texts, language: str, document: 
         named = NAMES.get(caption.language, caption.language)
         line = printable(f"{named} · {author(texts, caption)}")
         st.container(key=f"quiet_caption_{at}").text(line)
-        if not isinstance(collection, Collection):
-            continue  # a cluster takes no reviews
         if caption.generated and access.may_index():
             _review(collection, texts, document.record.id, caption, at)
     failed = st.session_state.pop(_FAILED, None)
@@ -63,9 +60,10 @@ def _captions(collection: AnyCollection, texts: Texts, language: str, document: 
         st.warning(texts.already_indexing if isinstance(failed, IndexBusy) else texts.not_reviewed)
 
 
-def _review(collection: Collection, texts: Texts, image_id: str, caption: Caption, at: int) -> None:
+def _review(
+    collection: AnyCollection, texts: Texts, image_id: str, caption: Caption, at: int
+) -> None:
     """One click to accept or reject; correcting opens a field with the text."""
-    where = (collection.path, collection.model, image_id, caption)
     key = f"{image_id}_{at}"
     with st.container(horizontal=True, key=f"review_{at}"):
         for label, icon, name, action in (
@@ -77,7 +75,7 @@ def _review(collection: Collection, texts: Texts, image_id: str, caption: Captio
                 icon=icon,
                 key=f"{name}_{key}",
                 on_click=_attempt,
-                args=(partial(action, *where),),
+                args=(collection, partial(action, image_id=image_id, caption=caption)),
             )
         with st.popover(texts.correct, icon=":material/edit:"):
             field = f"corrected_{key}_{hash(caption)}"
@@ -86,17 +84,21 @@ def _review(collection: Collection, texts: Texts, image_id: str, caption: Captio
                 texts.save,
                 key=f"correct_{key}",
                 on_click=lambda: _attempt(
-                    partial(reviewing.correct, *where, st.session_state[field])
+                    collection,
+                    lambda opened: reviewing.correct(
+                        opened, image_id, caption, st.session_state[field]
+                    ),
                 ),
             )
 
 
-def _attempt(change: Callable[[], None]) -> None:
+def _attempt(collection: AnyCollection, change: Callable[[AnyCollection], None]) -> None:
     """Rights are asked again: a session may outlive a page that was drawn with them."""
     if not access.may_index():
         return
     try:
-        change()
+        with collection.for_writing() as opened:
+            change(opened)
     except CapsearchError as error:
         st.session_state[_FAILED] = error
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from capsearch.engine.errors import CapsearchError, IndexBusy
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import IndexSummary, index
 from capsearch.indexer.progress import Progress
-from capsearch.ui.opening import Place, create_at
+from capsearch.ui.opening import AnyCollection, Place, create_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Indexing:
             with create_at(place) as collection:
                 chosen = roots or collection.roots()
                 summary = index(collection, chosen, progress=self._show, stop=stop)
-                if isinstance(collection, Collection) and not stop.is_set():  # not in a cluster
+                if not stop.is_set():
                     self._enrich(collection, stop)
             self._update(state="done", summary=summary)
         except CapsearchError as error:
@@ -74,7 +73,7 @@ class Indexing:
         except Exception as error:  # nothing above a thread would report it
             self._update(state="failed", error=f"{type(error).__name__}: {error}")
 
-    def _enrich(self, collection: Collection, stop: threading.Event) -> None:
+    def _enrich(self, collection: AnyCollection, stop: threading.Event) -> None:
         if collection.model.enricher():
             enrich(collection, progress=self._show, stop=stop)
 
