@@ -14,7 +14,7 @@ from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.languages import detect, simplify
 from capsearch.encoders.requests import subject
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.words import fold, keywords
+from capsearch.encoders.words import fold, keywords, word_count
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.records import EncodedText, Source, Vectors
@@ -82,7 +82,7 @@ class CalibratedTextEncoder(ABC):
         fitted = self.evidence.model(language)
         if fitted is None:
             return None
-        return fitted.at(len(keywords(text)), bool(self.unknown_words(text, language)))
+        return fitted.at(word_count(text), bool(self.unknown_words(text, language)))
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""

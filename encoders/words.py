@@ -18,6 +18,7 @@ from capsearch.encoders.languages import HAN, KANA, normalise, simplify
 
 MAX_CHARACTERS = 4000
 _RUN = re.compile(r"[^\W_]+")
+_KATAKANA = re.compile("[\u30a1-\u30fa\u30fc-\u30ff]+")
 # Words that occur everywhere and name nothing.
 _STOP = frozenset(
     [
@@ -71,6 +72,19 @@ def keywords(text: str) -> tuple[str, ...]:
     pairs = {token for token in plain if len(token) == 2 and _is_cjk(token[0])}
     paired = {character for pair in pairs for character in pair}
     return tuple(token for token in dict.fromkeys(plain) if token not in paired)
+
+
+def word_count(text: str) -> int:
+    """About how many words a query has, without those that name nothing.
+
+    A run of katakana is one word; others in Han and kana have two characters on average.
+    """
+    plain = simplify(normalise(text)[:MAX_CHARACTERS]).lower()
+    others, words = _KATAKANA.subn(" ", plain)
+    for run in _RUN.findall(others):
+        for part, cjk in _by_script(run):
+            words += -(-len(part) // 2) if cjk else part not in _STOP
+    return words
 
 
 def _without_accents(text: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from capsearch.engine.records import Source
 
-SHORT, LONG = 2, 6  # folded words of a query, see LengthDependent
+SHORT, LONG = 2, 6  # words of a query, see LengthDependent
 Weights = Mapping[Source, float]
 
 
@@ -65,7 +65,8 @@ class LengthDependent:
     """Evidence models for short queries and for sentences; those between are interpolated.
 
     "cat" has many right answers and a sentence one, so the same score means different odds. Names
-    that the text encoder was not trained with find less than others at the same score.
+    that the text encoder was not trained with find less than others at the same score; in longer
+    queries the other words help.
     """
 
     short: EvidenceModel  # up to SHORT words
@@ -74,8 +75,8 @@ class LengthDependent:
 
     def at(self, words: int, unfamiliar: bool = False) -> EvidenceModel:
         """The model for a query of so many words."""
-        if unfamiliar and self.unfamiliar is not None:
-            return LengthDependent(self.unfamiliar, self.long).at(words)
+        if unfamiliar and self.unfamiliar is not None and words <= SHORT:
+            return self.unfamiliar
         share = float(np.clip((words - SHORT) / (LONG - SHORT), 0.0, 1.0))
 
         def mixed(short: float, long: float) -> float:

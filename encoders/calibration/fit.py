@@ -58,9 +58,9 @@ def fit_evidence(
     """For every language the data has captions in, what evidence is worth to its queries.
 
     `object_names[language]` names the labels of `data.objects`: such short queries have many
-    right answers where a sentence has one, so they are fitted apart, together with the names of
-    what `labelled` images show; and of these, names with unknown words once more. Without
-    names, sentences stand for both.
+    right answers where a sentence has one, so they are fitted apart. Without them the names of what
+    `labelled` images show take their place, and without these, sentences. Names of what
+    `labelled` images show that have unknown words are a third sort of queries.
     """
     fitted = {}
     for language in data.captions:
@@ -75,7 +75,7 @@ def fit_evidence(
         short = list(names(data, encoded, labels, bank, random))
         unfamiliar: list[Scenario] = []
         if labelled is not None:
-            short += labelled_names(labelled, encoder, language, bank, random)
+            short = short or list(labelled_names(labelled, encoder, language, bank, random))
             unfamiliar += labelled_names(labelled, encoder, language, bank, random, True)
         fitted[language] = LengthDependent(
             short=_fit(short, sentences, weight, random) if short else long,

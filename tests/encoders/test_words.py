@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capsearch.encoders.words import MAX_CHARACTERS, fold, keywords
+from capsearch.encoders.words import MAX_CHARACTERS, fold, keywords, word_count
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,23 @@ def test_very_long_texts_are_cut():
 
 def test_names_that_cannot_be_decoded_are_folded_all_the_same():
     assert fold("caf\udce9 cat")[-1] == "cat"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("cat", 1),
+        ("The teddy bear", 2),
+        ("猫", 1),
+        ("消防栓", 2),
+        ("テディベア", 1),
+        ("歯ブラシ", 2),
+        ("スケートボード", 1),
+        ("赤いバスとバイク", 4),
+        ("一只猫趴在笔记本电脑上", 6),
+        ("iPhone手机壳", 3),
+    ],
+)
+def test_words_of_a_query_are_counted_in_every_script(text, count):
+    assert word_count(text) == count
