@@ -78,12 +78,16 @@ def encode_images(
     cache: FeatureCache | None = None,
     report: Report | None = None,
     enricher: Enricher = NO_HEADS,
+    mean: Vectors | None = None,
 ) -> EncodedImages:
     """A data set through the model; images that cannot be read are left out.
 
-    With an `enricher`, also what it writes about the images.
+    With an `enricher`, also what it writes about the images. With a `mean` (F,), features are
+    moved so that this is theirs.
     """
     kept, features = load_features(model.image, data, cache, report)
+    if mean is not None:
+        features = features + (mean - features.mean(axis=0))
     languages = [one for one in kept.languages if one in model.text.languages]
     tagger, captioner = enricher.tagger, enricher.captioner
     return EncodedImages(

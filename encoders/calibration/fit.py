@@ -29,7 +29,7 @@ from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Source
 
 BANK = 750  # images and captions
-LOST = 0.03  # of the queries may lose all hits to the cut-off, and of right hits their place
+LOST = 0.01  # of the queries may lose all hits to the cut-off, and of right hits their place
 FIRST = 10  # hits that count for the cut-offs
 
 

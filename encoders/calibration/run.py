@@ -23,12 +23,12 @@ from capsearch.encoders.calibration.vectors import CaptionVectors, fit_vectors
 from capsearch.encoders.clip.towers import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read
-from capsearch.encoders.datasets.features import FeatureCache, Report, default_cache
+from capsearch.encoders.datasets.features import FeatureCache, Report, default_cache, load_features
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
 from capsearch.engine.protocols import Enricher
-from capsearch.engine.records import LANGUAGES
+from capsearch.engine.records import LANGUAGES, Vectors
 from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
@@ -40,6 +40,7 @@ class CalibrationRun:
 
     sources: tuple[Source | Path | str, ...]
     labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
+    like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
     model: str | None = None
     split: str = "val"
     bank_split: str = "train"
@@ -52,10 +53,14 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     model = models.load(run.model)
     folder = run.output or own_calibration(model.name, str(model.card.get("digest", model.digest)))
     cache = FeatureCache(run.cache or default_cache())
-    validation = _encoded(model, run, run.split, None, cache, report, model.enricher())
+    mean = None
+    if run.like:
+        # Reduced images and full-size ones differ in the mean of their features, and little else.
+        mean = load_features(model.image, read(run.like), cache, report)[1].mean(axis=0)
+    validation = _encoded(model, run, run.split, None, cache, report, mean, model.enricher())
     if not validation.captions:
         raise DataProblem(f"split '{run.split}' has no captions the model reads")
-    general = _encoded(model, run, run.bank_split, BANK_IMAGES, cache, report)
+    general = _encoded(model, run, run.bank_split, BANK_IMAGES, cache, report, mean)
     if isinstance(model.text, ClipTextEncoder):
         # Its penalties and weights were not fitted when it was trained.
         model = _with_fitted_vectors(model, validation, general, folder)
@@ -118,8 +123,9 @@ def _encoded(
     limit: int | None,
     cache: FeatureCache,
     report: Report | None,
+    mean: Vectors | None = None,
     enricher: Enricher = NO_HEADS,
 ) -> EncodedImages:
     data = read(run.sources, splits=[split])
     chosen = data if limit is None else data.first(limit)
-    return encode_images(model, chosen, cache, report, enricher)
+    return encode_images(model, chosen, cache, report, enricher, mean)

@@ -36,6 +36,14 @@ are calibrated too: queries such as "violin" then promise no more than they find
     help="A folder of images with labels instead of captions, whose names are queries to fit on "
     "as well. Repeat the option for several.",
 )
+@click.option(
+    "--like",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A folder of images of the quality that will be searched, showing similar things, where "
+    "those to fit on are reduced copies: the features of reduced images have another mean.",
+)
 @model_option
 @click.option(
     "--split",
@@ -60,6 +68,7 @@ are calibrated too: queries such as "violin" then promise no more than they find
 def command(
     sources: tuple[Path, ...],
     labelled: tuple[Path, ...],
+    like: tuple[Path, ...],
     name: str | None,
     split: str,
     bank_split: str,
@@ -72,7 +81,7 @@ def command(
     from capsearch.indexer.progress import Progress
     from capsearch.ui.output.progress import progress_bar
 
-    run = CalibrationRun(sources, labelled, name, split, bank_split, cache, output)
+    run = CalibrationRun(sources, labelled, like, name, split, bank_split, cache, output)
     with progress_bar() as show:
         fitted = calibrate(run, lambda done, of: show(Progress("features", done, of, None)))
     if as_json:
