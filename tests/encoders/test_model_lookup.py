@@ -39,9 +39,9 @@ def write_text_card(folder, **changes):
 
 
 def test_a_folder_in_the_working_directory_never_replaces_a_model(mine):
-    """Issue 11, 6: ./lite2-cap silently became the backbone of the built-in model."""
+    """Issue 11, 6: ./tinyvit-trio silently became the backbone of the built-in model."""
     expected = models.load().image.backbone
-    write_backbone_card(Path("lite2-cap"))
+    write_backbone_card(Path("tinyvit-trio"))
     write_text_card(Path("trio"))
     assert models.load().image.backbone == expected
     assert models.find("trio", "text").parent == models._BUILT_IN
@@ -118,7 +118,12 @@ def test_cards_without_digests_are_opened(mine):
 
 def test_the_built_in_models_fit_together():
     assert models.load("trio").image.digest == models.load("trio").card["backbone_digest"]
-    assert models.load("trio-fast").text.folder == models.find("trio", "text")
+    assert models.load("trio").text.folder == models.find("trio-accurate", "text")
+
+
+def test_the_accurate_model_says_how_to_install_its_backbone(mine):
+    with pytest.raises(UnknownModel, match="run `capsearch models install clip-b16`"):
+        models.load("trio-accurate")
 
 
 def test_a_relative_path_in_a_card_starts_at_the_models_folder(mine):

@@ -15,9 +15,9 @@ pytest.importorskip("onnxscript")
 from small_networks import SMALL, network, noise  # noqa: E402
 
 from capsearch.encoders import models  # noqa: E402
-from capsearch.encoders.training.nn import efficientnet  # noqa: E402
 from capsearch.encoders.training.nn.backbone import LowerBlocks  # noqa: E402
 from capsearch.encoders.training.nn.efficientnet import FEATURES  # noqa: E402
+from capsearch.encoders.training.nn.tinyvit import TinyViT  # noqa: E402
 from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
 from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
     OPSET,
@@ -26,6 +26,7 @@ from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
     export_backbone,
     to_onnx,
 )
+from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 __all__ = ["network"]  # a fixture
@@ -142,13 +143,10 @@ def test_a_graph_without_the_weights_of_a_trained_layer_cannot_be_fine_tuned(net
         load_upper_blocks(tmp_path, LowerBlocks("lite0", deepcopy(network)))
 
 
-def test_weights_of_torchs_former_exporter_are_read_back():
-    folder = Path(models.find("lite2-cap", "backbone"))
+def test_the_weights_of_the_built_in_backbone_are_read_back():
+    folder = Path(models.find(DEFAULT_BACKBONE, "backbone"))
     shipped = onnx.load(folder / "backbone.onnx")
-    assert shipped.opset_import[0].version < OPSET
-    lite = efficientnet.LITES["lite2"]
-    lower = LowerBlocks("lite2", efficientnet.EfficientNetLite(lite).eval())
-    upper = load_upper_blocks(folder, lower)
+    upper = load_upper_blocks(folder, LowerBlocks("tinyvit", TinyViT().eval()))
     stored = {weight.name: weight for weight in shipped.graph.initializer}
     expected = onnx.numpy_helper.to_array(stored["network.head.weight.half"])
     np.testing.assert_array_equal(upper.head.weight.detach().numpy(), expected.astype(np.float32))

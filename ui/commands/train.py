@@ -80,7 +80,7 @@ def command() -> None:
 @click.option(
     "--backbone",
     metavar="NAME",
-    help="The backbone whose features to train on.  [default: lite2-cap]",
+    help="The backbone whose features to train on.  [default: tinyvit-trio]",
 )
 @epochs_option
 @lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")

@@ -21,7 +21,7 @@ from capsearch.encoders.training.nn.dual_encoder import TrainingOptions, Trainin
 from capsearch.engine.records import LANGUAGES
 
 SENTENCE = "use3"
-DEFAULT_BACKBONE = "lite2-cap"
+DEFAULT_BACKBONE = "tinyvit-trio"
 
 
 @dataclass(frozen=True, slots=True)
