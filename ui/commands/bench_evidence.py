@@ -84,8 +84,13 @@ def evidence(
     named = list(measure.names(model, bank, data)) if labelled else []
     absent = list(measure.absent(model, bank, data))
     if as_json:
-        tables = {"shares": rows, "names": named, "sentences": absent}
-        print_json({name: list(map(asdict, found)) for name, found in tables.items()})
+        print_json(
+            {
+                "shares": [asdict(row) for row in rows],
+                "names": [asdict(row) for row in named],
+                "sentences": [asdict(row) for row in absent],
+            }
+        )
         return
     _print_shares(rows)
     _print_cutoffs("names", named)
