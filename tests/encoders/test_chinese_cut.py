@@ -26,7 +26,7 @@ EXPECTED = {
 # Words that no training caption uses: the full dictionary has them, the model's does not.
 OUTSIDE_CAPTIONS = {
     "研究生命起源": ("研究 生命 起源", "研究 生 命 起 源"),
-    "南京市长江大桥": ("南京市 长江大桥", "南 京 市 长 江 大桥"),
+    "南京市长江大桥": ("南京市 长江大桥", "南京 市 长 江 大桥"),
 }
 
 
