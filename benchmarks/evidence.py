@@ -1,6 +1,6 @@
 """How evidence is fused in collections like people's folders, and what the cut-off leaves.
 
-Three experiments on a split, both with the engine's own fusion:
+Three experiments on a split, all with the engine's own fusion:
 
     shares   MRR when a share of the images has captions in another language: images alone (CM), the
              paper's convex combination (CLM), and calibrated evidence, with its calibration error

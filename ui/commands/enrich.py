@@ -8,7 +8,12 @@ from pathlib import Path
 import click
 
 from capsearch.ui.commands.interrupt import INTERRUPTED, stop_on_interrupt
-from capsearch.ui.commands.options import backend_option, index_option, json_option
+from capsearch.ui.commands.options import (
+    backend_option,
+    decode_threads_option,
+    index_option,
+    json_option,
+)
 from capsearch.ui.opening import create_at, open_at, place_of
 from capsearch.ui.output.enriched import report_enriched
 from capsearch.ui.output.terminal import print_json
@@ -41,13 +46,7 @@ rejected do not come back. Ctrl-C finishes the current batch and saves everythin
     metavar="IMAGES",
     help="How many images are described and saved at once.",
 )
-@click.option(
-    "--decode-threads",
-    type=click.IntRange(min=1),
-    show_default="one per core",
-    metavar="THREADS",
-    help="How many threads read and decode image files ahead of the model.",
-)
+@decode_threads_option
 @click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
 @json_option
 def command(

@@ -11,6 +11,7 @@ import click
 from capsearch.ui.commands.interrupt import INTERRUPTED, stop_on_interrupt
 from capsearch.ui.commands.options import (
     backend_option,
+    decode_threads_option,
     index_option,
     json_option,
     replicas_option,
@@ -121,14 +122,7 @@ Ctrl-C finishes the current batch and saves everything up to it.
     help="How many images are encoded and saved at once. A larger batch may be faster and needs "
     "more memory; an interrupted run loses at most one batch.",
 )
-@click.option(
-    "--decode-threads",
-    type=click.IntRange(min=1),
-    show_default="one per core",
-    metavar="THREADS",
-    help="How many threads read and decode image files ahead of the model. Fewer need less "
-    "memory; more may help when the files are on a slow disk.",
-)
+@decode_threads_option
 @click.option(
     "--decode-budget",
     type=click.FloatRange(min=1),

@@ -41,6 +41,14 @@ replicas_option: Callable[[F], F] = click.option(
     show_default=True,
     help="Copies of each part of a new collection on other nodes of the cluster.",
 )
+decode_threads_option: Callable[[F], F] = click.option(
+    "--decode-threads",
+    type=click.IntRange(min=1),
+    show_default="one per core",
+    metavar="THREADS",
+    help="How many threads read and decode image files ahead of the model. Fewer need less "
+    "memory; more may help when the files are on a slow disk.",
+)
 json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from capsearch.encoders import model_folder
 from capsearch.encoders.training.fit.activations import Activations, load_activations
 from capsearch.encoders.training.fit.calibration import calibrate
 from capsearch.encoders.training.fit.corpus import Corpus, captions_of
@@ -18,13 +17,12 @@ from capsearch.encoders.training.fit.trainer import Trainer
 from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights
 from capsearch.encoders.training.nn.backbone import (
     LowerBlocks,
-    UpperBlocks,
     lower_blocks_of,
     restandardise,
     upper_blocks_of,
 )
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, Labels, TrainingSet
-from capsearch.encoders.training.nn.networks import network
+from capsearch.encoders.training.runs.backbone_folder import write_backbone
 from capsearch.encoders.training.runs.export import export_text
 from capsearch.encoders.training.runs.import_weights import (
     load_projection,
@@ -35,7 +33,6 @@ from capsearch.encoders.training.runs.initial_weights import (
     InitialWeights,
     find_initial_weights,
 )
-from capsearch.encoders.training.runs.onnx_export import export_backbone
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -67,7 +64,8 @@ def train_backbone(run: TrainingRun, listener: Listener | None = None) -> Path:
     best = _fine_tune(job, state, train, validation)
     restandardise(state.model, train)
     card = {**card_of(state.run, train, best), "started_from": job.initial.description}
-    digest = _export_backbone(job, state, card)
+    made = "upper blocks fine-tuned against captions" if run.options.epochs else "pretrained"
+    digest = write_backbone(job.lower, state.model.backbone, run.output, card, made)
     folder = _export_text(state, train, validation, card, digest)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return folder
@@ -176,22 +174,6 @@ def _fine_tune(job: _Job, state: _State, train: TrainingSet, validation: Trainin
     if best is None:
         raise TrainingProblem("--epochs and --frozen-epochs are both 0: nothing would be trained")
     return best
-
-
-def _export_backbone(job: _Job, state: _State, card: dict[str, object]) -> str:
-    """Write the backbone's folder and return its digest."""
-    backbone, chosen = state.model.backbone, network(job.initial.network)
-    assert isinstance(backbone, UpperBlocks)
-    tuned = "upper blocks fine-tuned against captions" if state.run.options.epochs else "pretrained"
-    card = {
-        **card,
-        "description": f"{job.initial.network}, {tuned}",
-        "architecture": chosen.title,
-    }
-    folder = state.run.output
-    size = chosen.input_size
-    export_backbone(job.lower.network, size, backbone.mean, backbone.deviation, folder, card)
-    return str(model_folder.read_card(folder)["digest"])
 
 
 def _export_text(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders import models
 from capsearch.encoders.training.fit.activations import Activations, load_activations
 from capsearch.encoders.training.fit.corpus import captions_of
 from capsearch.encoders.training.fit.names import shown_concepts
@@ -35,8 +35,8 @@ from capsearch.encoders.training.nn.dual_encoder import (
 from capsearch.encoders.training.nn.frozen_text import FrozenText, freeze_text
 from capsearch.encoders.training.nn.networks import network
 from capsearch.encoders.training.nn.w2vv import ImageProjection
+from capsearch.encoders.training.runs.backbone_folder import write_backbone
 from capsearch.encoders.training.runs.import_weights import load_projection, load_text
-from capsearch.encoders.training.runs.onnx_export import export_backbone
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -74,8 +74,8 @@ def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
         "started_from": chosen.source,
         "teacher": f"{teacher.model.name}@{teacher.model.digest}",
     }
-    _export_backbone(run, model, images.lower, card)
-    backbone_digest = str(model_folder.read_card(run.output)["digest"])
+    made = f"upper blocks distilled from {run.teacher}"
+    backbone_digest = write_backbone(images.lower, model.backbone, run.output, card, made)
     folder = run.folders[1]
     text_card = {
         **card,
@@ -174,17 +174,3 @@ def _start(model: DualEncoder, train: TrainingSet) -> None:
         model.backbone.deviation.copy_(torch.from_numpy(deviation))
         model.image.linear.weight.copy_(torch.from_numpy(weights.T))
         model.image.linear.bias.copy_(torch.from_numpy(targets.mean(0)))
-
-
-def _export_backbone(
-    run: TrainingRun, model: DualEncoder, lower: LowerBlocks, card: dict[str, object]
-) -> None:
-    upper, chosen = model.backbone, network(run.backbone)
-    assert isinstance(upper, UpperBlocks)
-    card = {
-        **card,
-        "description": f"{run.backbone}, upper blocks distilled from {run.teacher}",
-        "architecture": chosen.title,
-    }
-    size = chosen.input_size
-    export_backbone(lower.network, size, upper.mean, upper.deviation, run.output, card)
