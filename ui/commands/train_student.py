@@ -23,6 +23,8 @@ Examples:
   capsearch train student --data DIR --teacher trio-accurate --name small --text-name mine
   capsearch train student --data DIR --labelled SETS --teacher trio-accurate --from lite0 \\
       --name smaller --text-name mine-fast
+  capsearch train student --data DIR --teacher trio-accurate --from mine \
+      --name small2 --text-name mine2                          train it on
   capsearch index ~/Pictures --model mine --rebuild            use it
 
 The student shares the teacher's text encoders, which stay unchanged, so an index of either model
@@ -47,7 +49,8 @@ image for tinyvit) are computed once and cached. --lang and --min-count do not a
     default="tinyvit",
     show_default=True,
     metavar="NAME",
-    help="The pretrained network of the student: tinyvit, lite0, lite1 or lite2.",
+    help="The pretrained network of the student: tinyvit, lite0, lite1 or lite2. Or an earlier "
+    "student's search model, to train it on.",
 )
 @click.option(
     "--text-name",

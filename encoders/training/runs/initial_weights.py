@@ -27,8 +27,11 @@ class InitialWeights:
         return " and ".join(f"{card['name']}@{card['digest']}" for card in cards)
 
 
-def find_initial_weights(name: str) -> InitialWeights:
-    """What `--from` names: a network of the table, or a text model with encoders of its own."""
+def find_initial_weights(name: str, own_text: bool = True) -> InitialWeights:
+    """What `--from` names: a network of the table, or a search model to train on.
+
+    With `own_text`, the model must have text encoders of its own.
+    """
     if name in NETWORKS:
         return InitialWeights(name)
     try:
@@ -36,7 +39,7 @@ def find_initial_weights(name: str) -> InitialWeights:
     except UnknownModel as problem:
         raise TrainingProblem(f"{problem}; or start from {', '.join(NETWORKS)}") from problem
     card = model_folder.read_card(text)
-    if "text" in card:
+    if own_text and "text" in card:
         raise TrainingProblem(
             f"{name} uses the text encoders of {card['text']}; start from that model"
         )

@@ -34,9 +34,15 @@ from capsearch.encoders.training.nn.dual_encoder import (
 )
 from capsearch.encoders.training.nn.frozen_text import FrozenText, freeze_text
 from capsearch.encoders.training.nn.networks import network
+from capsearch.encoders.training.nn.trunk import Block
 from capsearch.encoders.training.nn.w2vv import ImageProjection
 from capsearch.encoders.training.runs.backbone_folder import write_backbone
-from capsearch.encoders.training.runs.import_weights import load_projection, load_text
+from capsearch.encoders.training.runs.import_weights import (
+    load_projection,
+    load_text,
+    load_upper_blocks,
+)
+from capsearch.encoders.training.runs.initial_weights import InitialWeights, find_initial_weights
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -55,23 +61,22 @@ RIDGE = 0.01  # of the first projection, as a share of the features' variance
 
 
 def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
-    """Train `run.backbone`, a network's name, in the space of `run.teacher`, a text model's.
+    """Train a student in the space of `run.teacher`, a search model.
 
-    Returns the folder of the search model `run.text_name`, which uses the new backbone.
+    `run.backbone` names a pretrained network, or an earlier student to train on. Returns the folder
+    of the search model `run.text_name`, which uses the new backbone.
     """
     listener = listener or Listener()
-    chosen, teacher = network(run.backbone), _teacher(run)
-    images = _images(run, teacher, listener)
+    initial, teacher = find_initial_weights(run.backbone, own_text=False), _teacher(run)
+    images = _images(run, initial, teacher, listener)
     text, train, validation, run = _captioned(run, teacher, images, listener)
-    upper = upper_blocks_of(images.lower, torch.zeros(chosen.features), torch.ones(chosen.features))
-    model = DualEncoder({}, {}, chosen.features, run.options, upper, text=text)
-    _start(model, train)
+    model = _model(run, initial, images.lower, text, train)
     checkpoint = checkpoint_of(run.output)
     best = fit(run, Trainer(model, train, validation, run.options, checkpoint), listener)
     restandardise(model, train)
     card = {
         **card_of(run, train, best),
-        "started_from": chosen.source,
+        "started_from": initial.description,
         "teacher": f"{teacher.model.name}@{teacher.model.digest}",
     }
     made = f"upper blocks distilled from {run.teacher}"
@@ -114,8 +119,10 @@ class _Images:
     teacher: Vectors  # (N, D) unit rows
 
 
-def _images(run: TrainingRun, teacher: _Teacher, listener: Listener) -> _Images:
-    lower = lower_blocks_of(run.backbone)  # before the long steps: it may not be installed
+def _images(
+    run: TrainingRun, initial: InitialWeights, teacher: _Teacher, listener: Listener
+) -> _Images:
+    lower = lower_blocks_of(initial.network)  # before the long steps: it may not be installed
     card = teacher.model.card
     backbone = models.load_backbone(str(card["backbone"]))
     projection = ImageProjection(backbone.dimension, int(str(card["dimension"]))).eval()
@@ -158,6 +165,30 @@ def _captioned(
     )
     validation = TrainingSet(images.validation.values[None], validation_captions)
     return table, train, validation, replace(run, languages=tuple(vocabularies), options=options)
+
+
+def _model(
+    run: TrainingRun,
+    initial: InitialWeights,
+    lower: LowerBlocks,
+    text: FrozenText,
+    train: TrainingSet,
+) -> DualEncoder:
+    """The student before training."""
+    features = network(initial.network).features
+    if initial.text is None or initial.backbone is None:
+        upper = upper_blocks_of(lower, torch.zeros(features), torch.ones(features))
+    else:
+        upper = load_upper_blocks(initial.backbone, lower)
+    for block in upper.blocks:
+        assert isinstance(block, Block)
+        block.drop = 0.0  # a student underfits: as near to its teacher on validation as in training
+    model = DualEncoder({}, {}, features, run.options, upper, text=text)
+    if initial.text is None:
+        _start(model, train)
+    else:
+        load_projection(initial.text, model.image)
+    return model
 
 
 def _start(model: DualEncoder, train: TrainingSet) -> None:
