@@ -1,6 +1,7 @@
 """How evidence is fused in collections like people's folders, and what the cut-off leaves.
 
-Three experiments on a split, all with the engine's own fusion:
+Three experiments on a split, all with the engine's own fusion. If the data has captions and tags
+that models wrote, they are evidence in all of them, and a share of 0 has nothing else:
 
     shares   MRR when a share of the images has captions in another language: images alone (CM), the
              paper's convex combination (CLM), and calibrated evidence, with its calibration error
@@ -23,7 +24,12 @@ from capsearch.encoders.calibration.collection import EncodedImages, encode_text
 from capsearch.encoders.calibration.fit import probabilities
 from capsearch.encoders.calibration.logistic import Floats, expected_calibration_error
 from capsearch.encoders.calibration.run import names_of
-from capsearch.encoders.calibration.scenarios import Scenario, backgrounds, relevance, share_of
+from capsearch.encoders.calibration.scenarios import (
+    Scenario,
+    relevance,
+    share_of,
+    without_captions,
+)
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import DataProblem
@@ -58,6 +64,23 @@ class CutoffRow:
     lost: float  # present, but without a right hit above the cut-off
     empty: float  # absent, and nothing is shown
     calibration_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class NamesRow(CutoffRow):
+    """Names also have a precision: of the first ten hits by images alone, and by all evidence."""
+
+    precision_cm: float
+    precision: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one query gives every image."""
+
+    image: Floats  # (N,) scores of the images alone
+    values: Floats  # (N,) probabilities
+    fitted: EvidenceModel
 
 
 def shares(
@@ -113,8 +136,8 @@ def _share_row(
     )
 
 
-def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[CutoffRow]:
-    """Names of the labels in each language, against images without captions."""
+def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[NamesRow]:
+    """Names of the labels in each language, against images that nobody captioned."""
     labels = sorted({label for found in data.objects for label in found})
     if not labels:
         raise DataProblem("no image of this split has labelled objects")
@@ -125,20 +148,29 @@ def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Cut
 
 def _names_row(
     model: Model, bank: DocumentBank, data: EncodedImages, language: str, named: Mapping[str, str]
-) -> CutoffRow:
+) -> NamesRow:
     texts, images = list(named.values()), np.arange(len(data.images))
     answers = _alone(model, bank, data, texts, language)
-    lost, empty, found, right = [], [], list[float](), list[bool]()
+    lost, empty, found, right, right_cm = [], [], list[float](), list[bool](), list[bool]()
     all_relevant = relevance(data, list(named), images)
-    for relevant, (values, fitted) in zip(all_relevant, answers, strict=True):
+    for relevant, answer in zip(all_relevant, answers, strict=True):
+        values, fitted = answer.values, answer.fitted
         shown = values >= fitted.tail_cutoff
         lost.append(values.max() < fitted.cutoff or not (shown & relevant).any())
         empty.append(values[~relevant].max() < fitted.cutoff)
         first = np.argsort(-values)[:FIRST]
         found.extend(values[first])
         right.extend(relevant[first])
-    error = expected_calibration_error(np.array(found), np.array(right, float))
-    return CutoffRow(language, len(texts), float(np.mean(lost)), float(np.mean(empty)), error)
+        right_cm.extend(relevant[np.argsort(-answer.image)[:FIRST]])
+    return NamesRow(
+        language,
+        len(texts),
+        float(np.mean(lost)),
+        float(np.mean(empty)),
+        expected_calibration_error(np.array(found), np.array(right, float)),
+        float(np.mean(right_cm)),
+        float(np.mean(right)),
+    )
 
 
 def absent(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[CutoffRow]:
@@ -149,10 +181,11 @@ def absent(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Cu
     for language, captions in data.captions.items():
         texts = absent_sentences(language)
         nothing = _alone(model, bank, data, texts, language)
-        empty = [values.max() < fitted.cutoff for values, fitted in nothing]
+        empty = [one.values.max() < one.fitted.cutoff for one in nothing]
         lost, found, right = [], list[float](), list[bool]()
         described = _alone(model, bank, data, captions.texts, language)
-        for row, (values, fitted) in zip(captions.image_rows, described, strict=True):
+        for row, answer in zip(captions.image_rows, described, strict=True):
+            values, fitted = answer.values, answer.fitted
             first = np.argsort(-values)[:FIRST]
             found.extend(values[first])
             right.extend(first == row)
@@ -173,27 +206,15 @@ def absent_sentences(language: str) -> tuple[str, ...]:
 
 def _alone(
     model: Model, bank: DocumentBank, data: EncodedImages, texts: Sequence[str], language: str
-) -> Iterator[tuple[Floats, EvidenceModel]]:
-    """What each text gives every image without captions, and how it was fitted."""
-    scenario = _without_captions(model, bank, data, texts, language)
+) -> Iterator[_Answer]:
+    """What each text gives every image that nobody captioned, and how it was fitted."""
+    images = np.arange(len(data.images))
+    encoded = encode_texts(model.text, texts, language)
+    nothing = np.zeros((len(texts), len(images)), bool)
+    scenario = without_captions(data, images, encoded, nothing, bank, language, texts)
     for row, text in enumerate(texts):
         fitted = _fitted(model, text, language)
-        yield probabilities(fitted, scenario, row), fitted
-
-
-def _without_captions(
-    model: Model, bank: DocumentBank, data: EncodedImages, texts: Sequence[str], language: str
-) -> Scenario:
-    encoded = encode_texts(model.text, texts, language)
-    scores = (encoded.visual @ data.images.T).astype(np.float64)
-    return Scenario(
-        scores,
-        np.full_like(scores, np.nan),
-        np.zeros(scores.shape, bool),
-        *backgrounds(bank, encoded.visual, encoded.caption),
-        language,
-        tuple(texts),
-    )
+        yield _Answer(scenario.image[row], probabilities(fitted, scenario, row), fitted)
 
 
 def _fitted(model: Model, text: str, language: str) -> EvidenceModel:

@@ -18,6 +18,7 @@ from capsearch.encoders.languages import HAN, KANA, normalise, simplify
 
 MAX_CHARACTERS = 4000
 _RUN = re.compile(r"[^\W_]+")
+_LONG_VOWEL = "ー"  # in words of kana; by itself it is of no language
 _KATAKANA = re.compile("[\u30a1-\u30fa\u30fc-\u30ff]+")
 # Words that occur everywhere and name nothing.
 _STOP = frozenset(
@@ -116,4 +117,4 @@ def _by_script(run: str) -> Iterator[tuple[str, bool]]:
 
 
 def _is_cjk(character: str) -> bool:
-    return bool(HAN.match(character) or KANA.match(character))
+    return character == _LONG_VOWEL or bool(HAN.match(character) or KANA.match(character))

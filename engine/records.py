@@ -174,6 +174,11 @@ class EncodedText:
     caption: Vectors  # (N, C)
     known: tuple[bool, ...]
 
+    def at(self, rows: NDArray[np.int64]) -> EncodedText:
+        """Some of the sentences."""
+        known = tuple(self.known[row] for row in rows.tolist())
+        return EncodedText(self.visual[rows], self.caption[rows], known)
+
 
 @dataclass(frozen=True, slots=True)
 class ImageFeatures:

@@ -89,12 +89,25 @@ def encode_images(
     if mean is not None:
         features = features + (mean - features.mean(axis=0))
     languages = [one for one in kept.languages if one in model.text.languages]
-    tagger, captioner = enricher.tagger, enricher.captioner
     return EncodedImages(
         model.image.project(features),
         {one: encode_captions(model.text, kept, one) for one in languages},
         tuple(image.objects for image in kept.images),
-        generate_captions(model, captioner, kept, report) if captioner else {},
+        *described(model, enricher, kept, features, report),
+    )
+
+
+def described(
+    model: Model,
+    enricher: Enricher,
+    data: CaptionDataset,
+    features: Vectors,
+    report: Report | None = None,
+) -> tuple[dict[str, EncodedCaptions], tuple[tuple[Tag, ...], ...]]:
+    """What an enricher writes about images: captions by language, and tags."""
+    tagger, captioner = enricher.tagger, enricher.captioner
+    return (
+        generate_captions(model, captioner, data, report) if captioner else {},
         tagger.tag(ImageFeatures(features)) if tagger else (),
     )
 

@@ -91,7 +91,7 @@ def _fit(
     clm_weight: float,
     random: np.random.Generator,
 ) -> EvidenceModel:
-    """Both kinds of documents, and the cut-offs.
+    """All kinds of documents, and the cut-offs.
 
     What captions are worth is fitted on `sentences` where no collection found has any.
     """
@@ -114,7 +114,9 @@ def _fit(
     generated = [one for one in found if one.generated]
     if not generated:
         return model
-    return replace(model, kinds={**kinds, **generated_kinds(model, generated, clm_weight, random)})
+    both = [one for one in described if one.generated]
+    more = generated_kinds(model, generated, both, clm_weight, random)
+    return replace(model, kinds={**kinds, **more})
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:

@@ -34,15 +34,19 @@ TAG_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)  # a tag's score is a probability, othe
 def generated_kinds(
     model: EvidenceModel,
     described: Sequence[Scenario],
+    captioned: Sequence[Scenario],
     clm_weight: float,
     random: np.random.Generator,
 ) -> dict[str, KindWeights]:
-    """The kinds "generated" and "caption+generated", beside those `model` has."""
+    """The kinds "generated" and "caption+generated", beside those `model` has.
+
+    `captioned` are collections in which people captioned images, too: the second is fitted on them.
+    """
     alone: dict[Source, float] = {"image": 1.0}
     beside: dict[Source, float] = {"image": 1.0 - clm_weight, "caption": clm_weight}
     return {
-        name: _kind(model, described, base, random)
-        for name, base in (("generated", alone), ("caption+generated", beside))
+        "generated": _kind(model, described, alone, random),
+        "caption+generated": _kind(model, captioned, beside, random),
     }
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from capsearch.encoders import concepts
-from capsearch.encoders.calibration.collection import encode_texts
+from capsearch.encoders.calibration.collection import EncodedImages, described, encode_texts
 from capsearch.encoders.calibration.scenarios import (
     MAX_QUERIES,
     SIZES,
     Scenario,
-    backgrounds,
     draw,
+    relevance,
+    without_captions,
 )
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read_labelled
@@ -27,7 +28,6 @@ from capsearch.encoders.datasets.features import FeatureCache, Report, load_feat
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import Vectors
 
 SPLIT = "val"  # of encoders.datasets.labelled: neither trained on nor reported
 _DRAWS = 4  # of each size: as many queries as the captioned photographs give
@@ -36,10 +36,9 @@ _ENOUGH = 20  # names to fit on
 
 @dataclass(frozen=True, slots=True)
 class LabelledImages:
-    """Images as documents, and the ids of the concepts they show, broader ones included."""
+    """Images whose objects are the ids of the concepts they show, broader ones included."""
 
-    images: Vectors  # (N, D)
-    shown: tuple[frozenset[str], ...]
+    data: EncodedImages  # without captions by people
     named: tuple[str, ...]  # the concepts that labels stand for
 
 
@@ -49,18 +48,25 @@ def encode_labelled(
     cache: FeatureCache | None = None,
     report: Report | None = None,
 ) -> LabelledImages:
-    """The labelled photographs of the validation split; DataProblem if there are none."""
-    data, features = load_features(model.image, read_labelled(sources).split(SPLIT), cache, report)
+    """The labelled photographs of the validation split, and what the model's heads write of them.
+
+    DataProblem if there are none.
+    """
+    chosen = read_labelled(sources).split(SPLIT)
+    data, features = load_features(model.image, chosen, cache, report)
     shown = (
-        frozenset(above for one in image.concepts for above in concepts.broader(one))
+        {above for one in image.concepts for above in concepts.broader(one)}
         for image in data.images
     )
+    objects = tuple(tuple(sorted(found)) for found in shown)
+    images = model.image.project(features)
+    written = described(model, model.enricher(), data, features, report)
     named = {one for image in data.images for one in image.concepts}
-    return LabelledImages(model.image.project(features), tuple(shown), tuple(sorted(named)))
+    return LabelledImages(EncodedImages(images, {}, objects, *written), tuple(sorted(named)))
 
 
 def labelled_names(
-    data: LabelledImages,
+    labelled: LabelledImages,
     encoder: TextEncoder,
     language: str,
     bank: DocumentBank,
@@ -72,7 +78,8 @@ def labelled_names(
     Names of which the encoder knows every word, or with `unfamiliar` the others; none at all if
     these are too few.
     """
-    names = {one: concepts.by_id(one).name(language) for one in data.named}
+    data = labelled.data
+    names = {one: concepts.by_id(one).name(language) for one in labelled.named}
     named = [
         one
         for one, name in names.items()
@@ -82,19 +89,17 @@ def labelled_names(
         return
     texts = [names[one] for one in named]
     encoded = encode_texts(encoder, texts, language)
-    image_background, caption_background = backgrounds(bank, encoded.visual, encoded.caption)
-    everything = np.array([[one in found for found in data.shown] for one in named], bool)
+    everything = relevance(data, named, np.arange(len(data.images)))
     for size in (size for size in SIZES for _ in range(_DRAWS)):
         chosen = draw(np.arange(len(data.images)), size, random)
         relevant = everything[:, chosen]
         asked = draw(np.flatnonzero(relevant.any(axis=1)), MAX_QUERIES, random)
-        scores = (encoded.visual[asked] @ data.images[chosen].T).astype(np.float64)
-        yield Scenario(
-            scores,
-            np.full_like(scores, np.nan),
+        yield without_captions(
+            data,
+            chosen,
+            encoded.at(asked),
             relevant[asked],
-            image_background[asked],
-            caption_background[asked],
+            bank,
             language,
-            tuple(texts[row] for row in asked),
+            [texts[row] for row in asked],
         )

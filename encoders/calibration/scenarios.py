@@ -135,6 +135,31 @@ def share_of(
         *backgrounds(bank, queries.visual, queries.caption),
         other,
         queries.texts,
+        generated_scores(data, queries.caption, images),
+        tag_scores(data, queries.texts, images),
+    )
+
+
+def without_captions(
+    data: EncodedImages,
+    images: Rows,
+    queries: EncodedText,
+    relevant: NDArray[np.bool_],
+    bank: DocumentBank,
+    language: str,
+    texts: Sequence[str],
+) -> Scenario:
+    """Queries against images that nobody wrote a caption for; models may have."""
+    scores = (queries.visual @ data.images[images].T).astype(np.float64)
+    return Scenario(
+        scores,
+        np.full_like(scores, np.nan),
+        relevant,
+        *backgrounds(bank, queries.visual, queries.caption),
+        language,
+        tuple(texts),
+        generated_scores(data, queries.caption, images),
+        tag_scores(data, texts, images),
     )
 
 

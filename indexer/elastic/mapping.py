@@ -19,7 +19,8 @@ from typing import Any
 from capsearch.engine.errors import SchemaTooNew
 from capsearch.indexer.embedded.manifest import Identity
 
-SCHEMA = 4  # 1 and 2 lacked concepts, probabilities or PIPELINE_FIELDS, 3 ENRICHED_FIELDS
+# 1 and 2 lacked concepts, probabilities or PIPELINE_FIELDS, 3 ENRICHED_FIELDS; 4 split words at ー
+SCHEMA = 5
 META = "capsearch"
 MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x ranking.MAX_DEPTH + 2 x matches.MAX_WORD_HITS
 WORDS, GENERATED_WORDS = "words", "generated_words"  # fields: what people and what models wrote

@@ -157,4 +157,5 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
         CREATE INDEX captions_by_slot ON captions(slot, image_id) WHERE slot IS NOT NULL;
         """,
     ),
+    ("words with a long vowel mark are folded again", "UPDATE images SET words_current = 0;"),
 )

@@ -1,5 +1,7 @@
 """Names of what labelled photographs show, as queries to calibrate with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,7 +61,8 @@ def labelled(share: float) -> LabelledImages:
     known = np.random.default_rng(4).random(COUNT) < share
     others = anywhere(COUNT, 5)
     images = np.where(known[:, None], unit(names + 0.5 * others), others)
-    return LabelledImages(documents(images), tuple(map(concepts.broader, shown)), NAMED)
+    objects = tuple(tuple(concepts.broader(one)) for one in shown)
+    return LabelledImages(EncodedImages(documents(images), {}, objects), NAMED)
 
 
 def found_by(share: float, bank: DocumentBank):
@@ -106,9 +109,9 @@ def test_without_captioned_names_a_caption_is_worth_what_it_is_to_sentences(bank
 def test_names_with_unknown_words_are_fitted_apart(bank, captioned):
     """The images of known names lie near them, those of unknown names anywhere."""
     near, far = labelled(1.0), labelled(0.0)
-    unknown = [set(UNKNOWN) & shown for shown in near.shown]
-    images = np.where(np.array(list(map(bool, unknown)))[:, None], far.images, near.images)
-    data = LabelledImages(images, near.shown, NAMED)
+    unknown = np.array([bool(set(UNKNOWN) & set(shown)) for shown in near.data.objects])
+    images = np.where(unknown[:, None], far.data.images, near.data.images)
+    data = replace(near, data=replace(near.data, images=images))
     fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, data)["en"]
     assert fitted.unfamiliar is not None
     similar = {"image": 0.8, "caption": 0.0}
@@ -123,3 +126,23 @@ def test_too_few_names_with_unknown_words_are_not_fitted(bank, captioned, monkey
     monkeypatch.setattr(labelled_module, "_ENOUGH", 3)
     fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, labelled(0.9))["en"]
     assert fitted.unfamiliar is None
+
+
+def test_what_models_wrote_counts_for_names_with_unknown_words_too(bank, captioned):
+    """No labelled image has captions of people: what both are worth is fitted on sentences."""
+    near = labelled(0.9)
+    data = replace(near, data=replace(near.data, generated=written(near.data.objects)))
+    enriched = replace(captioned, generated=captioned.captions)
+    fitted = fit.fit_evidence(RandomTexts(), enriched, bank, {}, data)["en"]
+    assert fitted.unfamiliar is not None
+    assert set(fitted.unfamiliar.kinds) == {"", "caption", "generated", "caption+generated"}
+    assert fitted.unfamiliar.kinds["generated"].weights["generated"] > 0
+
+
+def written(objects):
+    """Captions that name one thing of each image."""
+    names = tuple(next(name for name in NAMED if name in shown) for shown in objects)
+    encoded = RandomTexts().encode(names, "en")
+    found = documents(strip_bias(encoded.caption))
+    rows = np.arange(len(names))
+    return {"en": EncodedCaptions(names, encoded.visual, encoded.caption, found, rows)}

@@ -34,6 +34,7 @@ def test_both_fold_to_the_same_tokens(one, other):
         ("东京tower2020", ("东", "东京", "京", "tower2020")),
         ("赤い車", ("赤", "赤い", "い", "い车", "车")),
         ("ガカ", ("ガ", "ガカ", "カ")),  # voicing marks are letters
+        ("ケーキ", ("ケ", "ケー", "ー", "ーキ", "キ")),
         ("cat, 犬!", ("cat", "犬")),
         ("the of DSC jpg", ()),
         ("?!", ()),
