@@ -8,10 +8,13 @@ from pathlib import Path
 from shutil import copy
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from capsearch.encoders import models
 from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.vectors import strip_bias
 from capsearch.ui.cli import main
 from capsearch.ui.commands.train import command as train_command
 
@@ -94,6 +97,36 @@ def test_another_backbone_joins_an_existing_space(train: Command) -> None:
     for one, other in (("a red wall", "en"), ("红色的墙", "zh")):
         mine, theirs = (model.text.encode([one], other).visual for model in (own, joined))
         assert mine.tolist() == theirs.tolist()
+
+
+def test_a_model_serves_images_like_those_that_will_be_searched(
+    train: Command, workshop: Path, tmp_path: Path
+) -> None:
+    """Darker copies of the validation images have the vectors that the images themselves had."""
+    dark = tmp_path / "dark"
+    dark.mkdir()
+    pixels = [np.asarray(Image.open(workshop / "data" / f"{n}.png")) for n in range(30, 40)]
+    for number, one in enumerate(pixels):
+        Image.fromarray(one // 2).save(dark / f"{number}.png")
+    captions = [record(number, ("a wall", "墙", "壁")) for number in range(10)]
+    write_split(dark, "all", captions)
+    settings = ["--epochs", "1", "--seed", "3"]
+    assert train("text", "--name", "plain", *settings)[0] == 0
+    code, _, err = train("text", "--name", "moved", *settings, "--like", str(dark))
+    assert code == 0, err
+    plain, moved = models.load("plain"), models.load("moved")
+    assert plain.digest != moved.digest
+    assert "10 images" in str(moved.card["image_offset"])
+    bright, darker = (
+        plain.image.features([plain.image.preprocess(Image.fromarray(one)) for one in some]).mean(0)
+        for some in (pixels, [one // 2 for one in pixels])
+    )
+    before = strip_bias(plain.image.project(bright[None]))
+    unmoved, found = (
+        np.abs(strip_bias(model.image.project(darker[None])) - before).max()
+        for model in (plain, moved)
+    )
+    assert found < 5e-3 < 0.1 * unmoved  # projections are stored as float16
 
 
 def test_a_resumed_run_makes_the_same_model(

@@ -128,12 +128,27 @@ def test_an_interrupted_run_is_resumed(
     np.testing.assert_array_equal(one, other)
 
 
+def test_an_earlier_student_is_trained_on(train: Command, teacher: str) -> None:
+    assert train(*arguments(teacher, "early", "--epochs", "1"))[0] == 0
+    more = ["--teacher", teacher, "--from", "early-text", "--lr", "1e-9", "--backbone-lr", "1e-9"]
+    code, _, err = train("student", *more, "--name", "later", "--epochs", "1")
+    assert code == 0, err
+    cards = [card_of(f"{name}-text") for name in ("early", "later")]
+    assert cards[1]["started_from"].startswith("early-text@")
+    walls = [np.kron(colour_image(one), np.ones((8, 8, 1), np.uint8)) for one in COLOURS]
+    one, other = (
+        strip_bias(model.image.project(model.image.features(walls)))
+        for model in (models.load("early-text"), models.load("later-text"))
+    )
+    np.testing.assert_allclose(one, other, atol=2e-3)  # it learned next to nothing
+
+
 @pytest.mark.parametrize(
     ("teacher_name", "start", "expected"),
     [
         ("nobody", "lite0", "no text model called 'nobody'; there is:"),
         ("small-cap", "lite0", "small-cap is a backbone model, not a text model"),
-        ("small-cap-text", "lite9", "no network called 'lite9'; there is lite0, lite1"),
+        ("small-cap-text", "lite9", "or start from lite0, lite1"),
         ("small-cap-text", "tinyvit", "run `capsearch models install tinyvit`"),
     ],
 )

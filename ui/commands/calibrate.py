@@ -7,7 +7,13 @@ from pathlib import Path
 
 import click
 
-from capsearch.ui.commands.options import cache_option, data_option, json_option, model_option
+from capsearch.ui.commands.options import (
+    cache_option,
+    data_option,
+    json_option,
+    like_option,
+    model_option,
+)
 from capsearch.ui.output.terminal import aligned, print_json, remark
 
 EXAMPLES = """\b
@@ -36,14 +42,7 @@ are calibrated too: queries such as "violin" then promise no more than they find
     help="A folder of images with labels instead of captions, whose names are queries to fit on "
     "as well. Repeat the option for several.",
 )
-@click.option(
-    "--like",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    help="A folder of images of the quality that will be searched, showing similar things, where "
-    "those to fit on are reduced copies: the features of reduced images have another mean.",
-)
+@like_option
 @model_option
 @click.option(
     "--split",

@@ -41,6 +41,15 @@ replicas_option: Callable[[F], F] = click.option(
     show_default=True,
     help="Copies of each part of a new collection on other nodes of the cluster.",
 )
+like_option: Callable[[F], F] = click.option(
+    "--like",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A folder of images of the quality that will be searched, showing similar things, where "
+    "those of --data are reduced copies: the features of reduced images have another mean. Repeat "
+    "the option for several.",
+)
 decode_threads_option: Callable[[F], F] = click.option(
     "--decode-threads",
     type=click.IntRange(min=1),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from capsearch.engine.errors import TrainingProblem
+from capsearch.ui.commands.options import like_option
 from capsearch.ui.commands.train_heads import caption, tags
 from capsearch.ui.commands.train_options import (
     backbone_lr_option,
@@ -77,6 +78,7 @@ def command() -> None:
 @command.command(epilog=TEXT_EXAMPLES)
 @run_options
 @labelled_option
+@like_option
 @click.option(
     "--backbone",
     metavar="NAME",
@@ -150,6 +152,7 @@ def text(
 @command.command(epilog=PROJECTION_EXAMPLES)
 @run_options
 @labelled_option
+@like_option
 @click.option(
     "--backbone", required=True, metavar="NAME", help="The backbone whose features to project."
 )

@@ -287,6 +287,7 @@ def training_run(options: dict[str, Any]) -> TrainingRun:
         name=options["name"],
         output=options["output"] or user_models_dir() / options["name"],
         labelled=options.get("labelled", ()),  # of commands that have the option
+        like=options.get("like", ()),
         languages=options["languages"] or LANGUAGES,
         train_split=options["train_split"],
         validation_split=options["val_split"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from capsearch.ui.commands.options import like_option
 from capsearch.ui.commands.train_options import (
     backbone_lr_option,
     labelled_option,
@@ -37,6 +38,7 @@ image for tinyvit) are computed once and cached. --lang and --min-count do not a
 @click.command(epilog=EXAMPLES)
 @run_options
 @labelled_option
+@like_option
 @click.option(
     "--teacher",
     required=True,

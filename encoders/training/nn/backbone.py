@@ -151,7 +151,8 @@ def restandardise(model: DualEncoder, images: TrainingSet) -> None:
     assert isinstance(backbone, UpperBlocks)
     sample = TrainingSet(images.inputs[:, sample_rows(len(images))], {})
     features = torch.from_numpy(image_features(model, sample))
-    mean, deviation = features.mean(0), features.std(0) + 1e-3
+    mean, deviation = features.mean(0), features.std(0)
+    deviation[deviation < 1e-3] = 1.0  # channels that never fire stay as they are
     with torch.no_grad():
         linear = model.image.linear
         linear.bias.add_(linear.weight @ mean)

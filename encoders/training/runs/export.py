@@ -19,6 +19,8 @@ from capsearch.encoders.training.nn.caption_decoders import numpy_of
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder
 from capsearch.encoders.training.nn.w2vv import ImageProjection, LanguageBranch, TextNetwork
 
+PROJECTION = "image.safetensors"
+
 
 def export_text(
     model: DualEncoder,
@@ -54,7 +56,7 @@ def export_projection(projection: ImageProjection, folder: Path) -> None:
         "image_W": numpy_of(projection.linear.weight),
         "image_b": numpy_of(projection.linear.bias),
     }
-    model_folder.save_arrays(folder / "image.safetensors", arrays)
+    model_folder.save_arrays(folder / PROJECTION, arrays)
 
 
 def finish_card(folder: Path, card: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from capsearch.encoders.training.nn.w2vv import (
     TextConfig,
     TextNetwork,
 )
+from capsearch.encoders.training.runs.export import PROJECTION
 from capsearch.engine.errors import TrainingProblem
 
 _GRU = {
@@ -84,7 +85,7 @@ def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
 
 def load_projection(folder: Path, into: ImageProjection) -> None:
     """Copy a text model's image projection into a module."""
-    stored = model_folder.Arrays(folder / "image.safetensors")
+    stored = model_folder.Arrays(folder / PROJECTION)
     with torch.no_grad():
         _put(into.linear.weight, stored["image_W"])
         _put(into.linear.bias, stored["image_b"])

@@ -44,6 +44,7 @@ class TrainingRun:
     name: str
     output: Path
     labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
+    like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
     languages: tuple[str, ...] = LANGUAGES
     train_split: str = "train"
     validation_split: str = "val"

@@ -37,6 +37,7 @@ from capsearch.encoders.training.nn.networks import network
 from capsearch.encoders.training.nn.trunk import Block
 from capsearch.encoders.training.nn.w2vv import ImageProjection
 from capsearch.encoders.training.runs.backbone_folder import write_backbone
+from capsearch.encoders.training.runs.image_offset import serve_like
 from capsearch.encoders.training.runs.import_weights import (
     load_projection,
     load_text,
@@ -89,6 +90,7 @@ def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
         **requirements_of(replace(run, backbone=run.name), backbone_digest),
     }
     write_projection(model, teacher.text, validation, folder, text_card)
+    serve_like(run, folder, listener)
     checkpoint.unlink(missing_ok=True)
     return folder
 

@@ -18,6 +18,7 @@ from capsearch.encoders.training.fit.trainer import Trainer
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.encoders.training.nn.frozen_text import freeze_text
 from capsearch.encoders.training.runs.export import export_projection, export_text, finish_card
+from capsearch.encoders.training.runs.image_offset import serve_like
 from capsearch.encoders.training.runs.import_weights import load_text
 from capsearch.encoders.training.runs.run import (
     Listener,
@@ -61,6 +62,7 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
         **asdict(calibrate(model, bank, validation_set)),
     }
     export_text(model, corpus.vocabularies, bank, run.output, card)
+    serve_like(run, run.output, listener)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
 
@@ -88,6 +90,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
         **requirements_of(run, backbone.digest),
     }
     write_projection(model, text, validation_set, run.output, card)
+    serve_like(run, run.output, listener)
     checkpoint_of(run.output).unlink(missing_ok=True)
     return run.output
 
