@@ -1,5 +1,7 @@
 """Training of captioners: captions, schemes, the loop, confidence and metrics."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,17 @@ def test_a_resumed_run_has_the_same_weights(tmp_path):
     list(second.fit())
     for name, value in whole.averaged.module.state_dict().items():
         assert value.equal(second.averaged.module.state_dict()[name]), name
+
+
+def test_in_bfloat16_the_loss_is_nearly_that_of_float32():
+    losses = []
+    for bfloat16 in (False, True):
+        one = trainer()
+        one.options = replace(one.options, bfloat16=bfloat16)
+        one.model.eval()
+        losses.append(one.loss(np.arange(8), np.random.default_rng(0)).item())
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
 def test_alternating_batches_train_one_language_at_a_time():

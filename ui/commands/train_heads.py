@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from capsearch.ui.commands.train_options import (
+    bfloat16_option,
     epochs_option,
     labelled_option,
     lr_option,
@@ -151,6 +152,7 @@ def tags(
 )
 @epochs_option
 @lr_option(5e-4, "The peak learning rate. Lower it when the loss diverges.")
+@bfloat16_option
 def caption(
     backbone: str | None,
     decoder: str,
@@ -161,6 +163,7 @@ def caption(
     beam: int,
     epochs: int,
     lr: float,
+    bfloat16: bool,
     as_json: bool,
     **shared: Any,
 ) -> int:
@@ -171,7 +174,7 @@ def caption(
     from capsearch.encoders.training.runs.schemes import stages_of
 
     config = CaptionConfig(architecture=decoder, width=width, layers=layers)
-    run = _head_run(shared, backbone, epochs, lr, 5)
+    run = _head_run(shared, backbone, epochs, lr, 5, bfloat16=bfloat16)
     stages_of(scheme, run.languages)  # fail before features are computed, not after
 
     def train(run: TrainingRun, listener: Listener) -> Path:
@@ -181,13 +184,18 @@ def caption(
 
 
 def _head_run(
-    shared: dict[str, Any], backbone: str | None, epochs: int, lr: float, min_count: int
+    shared: dict[str, Any],
+    backbone: str | None,
+    epochs: int,
+    lr: float,
+    min_count: int,
+    **more: Any,
 ) -> TrainingRun:
-    """The run; `min_count` applies unless --min-count was given."""
+    """The run with `more` options; `min_count` applies unless --min-count was given."""
     from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE
 
     source = click.get_current_context().get_parameter_source("min_count")
     if source is not click.core.ParameterSource.COMMANDLINE:
         shared = {**shared, "min_count": min_count}
-    options = training_options(shared, epochs, lr, captions_per_image=1)
+    options = training_options(shared, epochs, lr, captions_per_image=1, **more)
     return replace(training_run(shared), backbone=backbone or DEFAULT_BACKBONE, options=options)

@@ -10,6 +10,7 @@ import click
 from capsearch.ui.commands.options import like_option
 from capsearch.ui.commands.train_options import (
     backbone_lr_option,
+    bfloat16_option,
     labelled_option,
     lr_option,
     run_options,
@@ -75,12 +76,7 @@ image for tinyvit) are computed once and cached. --lang and --min-count do not a
     show_default=True,
     help="The weight of the distance to the teacher's image vectors. With 0, only captions teach.",
 )
-@click.option(
-    "--bfloat16",
-    is_flag=True,
-    help="Compute the backbone in bfloat16: nearly twice as fast on processors with AVX-512 BF16 "
-    "or AMX, slower on others.",
-)
+@bfloat16_option
 def student(
     teacher: str,
     initial: str,

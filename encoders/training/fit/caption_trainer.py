@@ -76,6 +76,10 @@ class CaptionTrainer(TrainingLoop):
 
     def loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
         """Cross entropy per word over all captions drawn for the batch."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.options.bfloat16):
+            return self._loss(image_rows, rng)
+
+    def _loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
         languages = tuple(self.train.captions)
         if self.alternate:
             languages = (languages[self.step % len(languages)],)

@@ -49,7 +49,7 @@ class TrainingOptions:
     backbone_lr: float = 3e-4  # of the backbone's head; its blocks have two thirds of it
     label_loss_weight: float = 0.1  # of the label loss, where there are labels
     generation_loss_weight: float = 0.0  # of captions written from features (Zhu 2016)
-    bfloat16: bool = False  # the backbone is computed in bfloat16
+    bfloat16: bool = False  # the backbone, or a captioner, is computed in bfloat16
     seed: int = 7
 
     def __post_init__(self) -> None:
