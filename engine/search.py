@@ -95,9 +95,12 @@ class SearchEngine:
         subject = self.text_encoder.subject(query.text, language)
         text = self.text_encoder.encode([subject], language)
         mode: Mode = query.mode
-        if mode == "clm" and not self.backend.captioned():
-            mode = "cm"  # nothing to fuse with
         fitted = self.text_encoder.evidence_model(subject, language)
+        if mode == "clm" and not self.backend.captioned():
+            if fitted is None or query.weight is not None or image is not None:
+                mode = "cm"  # nothing to fuse with
+            else:
+                fitted = without(fitted, "caption", "generated")
         fusion, model = self._fusion(query, text, language, mode, fitted, image is not None)
         words = self.text_encoder.keywords(subject) if "words" in fusion.sources else ()
         phrases = (self.text_encoder.words(one) for one in query.phrases)

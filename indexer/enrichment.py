@@ -3,8 +3,8 @@
 Vectors come first, so that search works at once; then this, batch by batch, each committed as a
 whole: a run that was stopped or killed goes on where it was. Tags are made from the features in the
 index. Captions need the feature map, for which images are decoded and encoded again: kept for this,
-feature maps (81 x 352 float16 an image of lite2) would take ten times the room of the index itself
-and save a third of the time.
+feature maps (49 x 1,280 float16 an image) would take twenty times the room of the index itself and
+save a third of the time.
 """
 
 from __future__ import annotations

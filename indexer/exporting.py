@@ -137,21 +137,24 @@ def text_files(collection: Collection, selection: Selection, folder: Path) -> Ex
 def xmp_files(collection: Collection, selection: Selection, names: XmpNames) -> Exported:
     """XMP sidecars beside the images: NAME.xmp as Lightroom, NAME.jpg.xmp as digiKam calls them.
 
-    A sidecar that this did not write, or that was changed since, is named and left as it is.
+    A sidecar that this did not write, or that was changed since, is named and left as it is. So is
+    the second of two images that would share one, such as IMG.CR2 and IMG.JPG in Lightroom.
     """
-    written, skipped = 0, list[Skipped]()
+    written, skipped = set[Path](), list[Skipped]()
     for one in documents(collection, selection):
         content = xmp_sidecars.packet(one, selection.languages)
         for path in map(Path, one.record.paths):
             target = path.with_suffix(".xmp") if names == "lightroom" else Path(f"{path}.xmp")
             if not path.is_file():
                 skipped.append(Skipped(str(path), "is gone; run `capsearch index`"))
+            elif target in written:
+                skipped.append(Skipped(str(path), f"shares {target.name} with another image"))
             elif target.exists() and not xmp_sidecars.is_ours(target):
                 skipped.append(Skipped(str(target), "is not ours, or was edited; left as it is"))
             else:
                 atomic.write_text(target, content)
-                written += 1
-    return Exported(written, tuple(skipped))
+                written.add(target)
+    return Exported(len(written), tuple(skipped))
 
 
 def _chosen(document: Document, selection: Selection) -> Document:

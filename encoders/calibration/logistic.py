@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.engine.errors import DataProblem
+
 Floats = NDArray[np.float64]
 _RIDGE = 1e-3  # on standardised features: keeps separable data finite
 _STEPS, _LARGEST_STEP, _CONVERGED = 100, 2.0, 1e-7
@@ -31,11 +33,14 @@ class Regression:
 def fit(features: Floats, labels: Floats, weights: Floats, offset: Floats) -> Regression:
     """Maximum likelihood of (n,) labels 0 or 1, given (n, F) features.
 
-    ValueError without both labels.
+    DataProblem without both labels.
     """
     positives, negatives = float(weights @ labels), float(weights @ (1 - labels))
     if not positives or not negatives:
-        raise ValueError("a regression needs positive and negative examples")
+        raise DataProblem(
+            "too little to calibrate with: queries need images that answer them and others that do "
+            "not, and captions to be found by others of the same image"
+        )
     mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-9
     design = np.c_[np.ones(len(features)), (features - mean) / deviation]  # (n, 1 + F)
     beta = np.zeros(design.shape[1])

@@ -227,10 +227,15 @@ def _scenario(
         repeated = np.array(queries.texts)[:, None] == np.array(captions.texts)[None, :]
         scores = np.where(repeated, -np.inf, scores)
     kept = _kept(owners, len(images), share, random)
+    best = _best(scores[:, kept], owners[kept], len(images))
+    # A query that is its image's only caption there would count as one of an uncaptioned image.
+    captioned = np.isin(right, owners[kept])
+    asked = np.flatnonzero(~captioned | ~np.isnan(best[np.arange(len(right)), right]))
+    queries = queries.at(asked)
     return Scenario(
         (queries.visual @ data.images[images].T).astype(np.float64),
-        _best(scores[:, kept], owners[kept], len(images)),
-        relevant,
+        best[asked],
+        relevant[asked],
         *backgrounds(bank, queries.visual, queries.caption),
         caption_language,
         queries.texts,

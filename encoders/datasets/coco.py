@@ -48,7 +48,7 @@ def coco_captions(document: object, require_file_names: bool) -> Iterator[CocoCa
             image_id,
             file_names.get(image_id, ""),
             str(entry["caption"]),
-            language,
+            language if isinstance(language, str) else None,
             str(entry.get("source", "")),
         )
 

@@ -42,7 +42,10 @@ def read_sidecar(path: Path) -> tuple[Caption, ...]:
     else:
         texts = ((line, None) for line in text.splitlines())
     captions = (written_caption(line, "sidecar", language) for line, language in texts)
-    return tuple(dict.fromkeys(caption for caption in captions if caption is not None))
+    try:
+        return tuple(dict.fromkeys(caption for caption in captions if caption is not None))
+    except RecursionError as problem:
+        raise InvalidCaptions(f"{path}: not captions: nested too deeply") from problem
 
 
 def read_captions(path: Path) -> tuple[NamedCaption, ...]:
@@ -74,6 +77,8 @@ def _parse(text: str, path: Path) -> object:
         raise InvalidCaptions(
             f"{path}, line {problem.lineno}: not json: {problem.msg}"
         ) from problem
+    except ValueError as problem:  # an integer of thousands of digits
+        raise InvalidCaptions(f"{path}: not json: {problem}") from problem
     except RecursionError as problem:
         raise InvalidCaptions(f"{path}: not captions: nested too deeply") from problem
 

@@ -87,6 +87,13 @@ class TestProbabilities:
         assert [hit.contributions.words for hit in result.hits] == [1.0, 0.0, 0.0, 0.0]
         assert result.hits[0].contributions.log_odds == {"words": 2.0, "prior": -3.0}
 
+    def test_words_count_where_nothing_is_captioned(self):
+        result = build(captions=(), evidence=self.evidence).search(Query("red", min_score=0.0))
+        assert result.mode == "clm"
+        # "red" is in the file names of two images.
+        assert result.hits[0].contributions.log_odds["words"] == pytest.approx(2.0)
+        assert result.hits[0].contributions.cl is None
+
     def test_cm_is_calibrated_on_images_alone(self):
         result = self.engine.search(Query("red", mode="cm", min_score=0.0))
         assert self.log_odds(result)["red"] == pytest.approx(4 - 1)

@@ -79,9 +79,12 @@ def test_a_broken_json_sidecar_names_its_line(tmp_path):
         read_sidecar(path)
 
 
-def test_json_nested_too_deeply_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "[" * 5_000 + "]" * 5_000, f'{{"id": {"9" * 5_000}}}']
+)
+def test_json_that_is_no_caption_but_an_attack_is_refused(tmp_path, content):
     path = tmp_path / "a.json"
-    path.write_text("[" * 100_000)
+    path.write_text(content)
     with pytest.raises(InvalidCaptions, match=r"a\.json"):
         read_sidecar(path)
 
@@ -113,12 +116,14 @@ def test_coco_json_names_images_by_file_name(tmp_path):
             {"image_id": 1, "caption": "一只猫"},
             {"image_id": 1, "caption": "子猫", "language": "ja"},
             {"image_id": 1, "caption": ""},
+            {"image_id": 1, "caption": "two cats", "language": 5},
         ],
     )
     assert read_captions(path) == (
         NamedCaption("sub/b.jpg", Caption("a dog", "en", "coco")),
         NamedCaption("a.jpg", Caption("一只猫", "zh", "coco")),
         NamedCaption("a.jpg", Caption("子猫", "ja", "coco")),
+        NamedCaption("a.jpg", Caption("two cats", "en", "coco")),
     )
 
 

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import Caption, Document, ImageRecord, Tag
@@ -139,6 +140,19 @@ class TestXmp:
         assert (image_folder / "trips" / "2024" / "yellow.xmp").is_file()
         exporting.xmp_files(described, EVERYTHING, "digikam")
         assert (image_folder / "blue.png.xmp").is_file()
+
+    def test_two_images_with_one_lightroom_name_do_not_share_a_sidecar(
+        self, described, image_folder
+    ):
+        twin = image_folder / "red.webp"
+        Image.open(image_folder / "green.jpg").resize((40, 40)).save(twin)
+        index(described, [])
+        enrich(described)
+        done = exporting.xmp_files(described, EVERYTHING, "lightroom")
+        [skipped] = done.skipped
+        assert (skipped.path, skipped.reason) == (str(twin), "shares red.xmp with another image")
+        captions = {one.text for one in read_xmp_sidecar(image_folder / "red.xmp").captions}
+        assert "a red car" in captions
 
     def test_sidecars_of_others_and_edited_ones_stay(self, described, image_folder):
         others = image_folder / "blue.xmp"

@@ -158,6 +158,7 @@ def tags(
     for name in dict.fromkeys(names):
         card = model_folder.read_card(models.find(name, "tagger"))
         backbone = models.load_backbone(str(card["backbone"]))
+        models.check_backbone(card, backbone)
         with stage_progress(split) as report:
             features = FeatureCache(cache or default_cache())
             readable, pooled = load_features(backbone, data, features, report)

@@ -92,4 +92,4 @@ def command(
         for language, one in fitted.items()
     ]
     click.echo("\n".join(aligned(rows)))
-    remark("searches with this model use it from now on")
+    remark(f"written to {output}" if output else "searches with this model use it from now on")

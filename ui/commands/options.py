@@ -46,9 +46,9 @@ like_option: Callable[[F], F] = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
     metavar="DIR",
-    help="A folder of images of the quality that will be searched, showing similar things, where "
-    "those of --data are reduced copies: the features of reduced images have another mean. Repeat "
-    "the option for several.",
+    help="Images of the quality that will be searched, showing similar things, in a layout that "
+    "--data takes, where those of --data are reduced copies: the features of reduced images have "
+    "another mean. Repeat the option for several.",
 )
 decode_threads_option: Callable[[F], F] = click.option(
     "--decode-threads",

@@ -58,15 +58,15 @@ their space is trained, which takes minutes. --lang and --min-count do not apply
 BACKBONE_EXAMPLES = """\b
 Examples:
   capsearch train backbone --data DIR --from lite2 --name mine-cap --text-name mine
-  capsearch train backbone --data DIR --from trio --name mine-cap --text-name mine
+  capsearch train backbone --data DIR --from mine --name mine2-cap --text-name mine2
   capsearch index ~/Pictures --model mine --rebuild           use both
 
 Fine-tunes the upper blocks of a pretrained network against the captions, together with text
 encoders, which become a model of their own. The lower blocks' activations are cached on disk,
 69 kB an image for lite2, 63 kB for tinyvit. Two cores train some 50 images a second with lite2.
---from trio continues fine-tuning the built-in model instead: that is quicker, and vocabularies
-and languages stay those of the model (--lang, --inputs, --pooling and --frozen-epochs do not
-apply). `capsearch train student` distils a model into a smaller backbone.
+--from the text model of such a run continues fine-tuning it instead: that is quicker, and
+vocabularies and languages stay those of the model (--lang, --inputs, --pooling and --frozen-epochs
+do not apply). `capsearch train student` distils a model into a smaller backbone.
 """
 
 

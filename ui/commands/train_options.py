@@ -88,7 +88,7 @@ _OUTPUT: tuple[Option[Any], ...] = (
     click.option(
         "--name",
         required=True,
-        help="The name of the new model, which `capsearch index --model` then takes.",
+        help="The name of the new model.",
     ),
     click.option(
         "--output",

@@ -25,7 +25,7 @@ Examples:
   capsearch train student --data DIR --teacher trio-accurate --name small --text-name mine
   capsearch train student --data DIR --labelled SETS --teacher trio-accurate --from lite0 \\
       --name smaller --text-name mine-fast
-  capsearch train student --data DIR --teacher trio-accurate --from mine \
+  capsearch train student --data DIR --teacher trio-accurate --from mine \\
       --name small2 --text-name mine2                          train it on
   capsearch index ~/Pictures --model mine --rebuild            use it
 

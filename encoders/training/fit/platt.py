@@ -34,7 +34,7 @@ def fit_platt(
     """Maximum a posteriori slopes and intercepts of (N, K) logits; labels count where `known`.
 
     All tags share a prior: the regression over all of them together. A tag that validation images
-    rarely or never show keeps nearly that. ValueError where nothing is positive or negative.
+    rarely or never show keeps nearly that. DataProblem where nothing is positive or negative.
     """
     scores = np.asarray(logits, np.float64)
     at = np.flatnonzero(known > 0)

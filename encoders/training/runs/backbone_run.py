@@ -40,6 +40,7 @@ from capsearch.encoders.training.runs.run import (
     checkpoint_of,
     corpus_of,
     fit,
+    new_backbone,
     read_split,
     requirements_of,
     sentence_encoder,
@@ -190,7 +191,7 @@ def _export_text(
         **card,
         "name": run.text_name,
         "description": f"text encoders for {', '.join(run.languages)}, trained with {run.name}",
-        **requirements_of(replace(run, backbone=run.name), backbone_digest),
+        **requirements_of(replace(run, backbone=new_backbone(run)), backbone_digest),
         **asdict(calibrate(model, bank, validation)),
     }
     export_text(model, state.corpus.vocabularies, bank, folder, text_card)

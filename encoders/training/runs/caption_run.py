@@ -77,6 +77,8 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     run = captioner.run
     stages = stages_of(captioner.scheme, run.languages)
     job = _prepare(captioner, listener or Listener())
+    if not run.resume:
+        _remove_checkpoints(run, len(stages))
     network, best = None, None
     for number, stage in enumerate(stages):
         network = _network(job, stage, network)
@@ -84,8 +86,7 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     assert network is not None and best is not None  # a scheme has stages
     run = replace(run, languages=stages[-1].languages)
     _export(replace(job, captioner=replace(captioner, run=run)), network, best)
-    for number in range(len(stages)):
-        _checkpoint(run, number).unlink(missing_ok=True)
+    _remove_checkpoints(run, len(stages))
     return run.output
 
 
@@ -93,6 +94,9 @@ def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
     run = captioner.run
     backbone = models.load_backbone(run.backbone)
     tagger = models.load_tagger(captioner.tagger) if captioner.tagger else None
+    if captioner.tagger:
+        card = model_folder.read_card(models.find(captioner.tagger, "tagger"))
+        models.check_backbone(card, backbone)
     train, validation = (
         _with_tags(
             load_feature_maps(
@@ -168,6 +172,11 @@ def _counts(job: _Job, stage: Stage, language: str) -> NDArray[np.int64]:
         if ids is not None:
             np.add.at(counts, ids, 1)
     return counts
+
+
+def _remove_checkpoints(run: TrainingRun, stages: int) -> None:
+    for number in range(stages):
+        _checkpoint(run, number).unlink(missing_ok=True)
 
 
 def _checkpoint(run: TrainingRun, stage: int) -> Path:

@@ -117,8 +117,11 @@ def fit(run: TrainingRun, loop: TrainingLoop, listener: Listener, first: bool = 
     log = run.output / model_folder.LOG
     if run.resume:
         loop.resume()
-    elif first:
-        log.unlink(missing_ok=True)
+    else:
+        if loop.checkpoint is not None:
+            loop.checkpoint.unlink(missing_ok=True)  # of an earlier run with this name
+        if first:
+            log.unlink(missing_ok=True)
 
     def logged(epoch: Epoch) -> None:
         listener.epoch(epoch)
@@ -177,6 +180,12 @@ def head_card(
 
 def _rounded(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in scores.items()}
+
+
+def new_backbone(run: TrainingRun) -> str:
+    """What a card calls the backbone that a run makes: its name, or its path if it has no name."""
+    named = models.user_models_dir() / run.name
+    return run.name if run.output.absolute() == named.absolute() else f"{run.output.absolute()}"
 
 
 def requirements_of(run: TrainingRun, backbone_digest: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ from capsearch.encoders.training.runs.run import (
     card_of,
     checkpoint_of,
     fit,
+    new_backbone,
     read_split,
     requirements_of,
     sentence_encoder,
@@ -87,7 +88,7 @@ def train_student(run: TrainingRun, listener: Listener | None = None) -> Path:
         **card,
         "name": run.text_name,
         "description": f"{run.name} in the space of {run.teacher}",
-        **requirements_of(replace(run, backbone=run.name), backbone_digest),
+        **requirements_of(replace(run, backbone=new_backbone(run)), backbone_digest),
     }
     write_projection(model, teacher.text, validation, folder, text_card)
     serve_like(run, folder, listener)
@@ -108,7 +109,7 @@ def _teacher(run: TrainingRun) -> _Teacher:
     """UnknownModel if there is none, or if what it was trained with has changed."""
     assert run.teacher is not None  # the command requires it
     folder, model = models.find(run.teacher, "text"), models.load(run.teacher)
-    return _Teacher(model, folder, str(model.card.get("text", run.teacher)))
+    return _Teacher(model, folder, models.text_source(run.teacher))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
     """A projection of another backbone's features into the space of the text model `text`."""
     listener = listener or Listener()
     backbone = models.load_backbone(run.backbone)
+    text = models.text_source(text)
     network, vocabularies = load_text(text)
     train, validation = train_and_validation(run, backbone, listener)
     run = replace(run, languages=tuple(vocabularies))
