@@ -10,6 +10,7 @@ save a third of the time.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -223,12 +224,11 @@ class _Run:
         records = self.written.records(pending)
         found: dict[ImageFile, str] = {}
         for record in records.values():
-            path = next((one for one in record.paths if os.path.isfile(one)), None)  # noqa: PTH113
-            if path is None:
+            file = next((one for one in map(_file, record.paths) if one), None)
+            if file is None:
                 self.skipped.append(Skipped(record.path, "is gone; run `capsearch index`"))
             else:
-                status = os.stat(path)  # noqa: PTH116
-                found[ImageFile(path, status.st_mtime_ns, status.st_size)] = record.id
+                found[file] = record.id
         return found
 
     def _make_searchable(self) -> None:
@@ -238,3 +238,13 @@ class _Run:
             self.show(Progress("encode captions", done, total))
         for _ in self.store.index_words():
             pass
+
+
+def _file(path: str) -> ImageFile | None:
+    """None if it is gone, or no file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    regular = stat.S_ISREG(status.st_mode)
+    return ImageFile(path, status.st_mtime_ns, status.st_size) if regular else None

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsearch.engine.errors import IndexProblem, RootUnavailable
-from capsearch.indexer.sources.scan import Scan, Skipped, outermost, scan
+from capsearch.indexer.sources.scan import (
+    NOT_TEXT,
+    Scan,
+    Skipped,
+    is_text,
+    outermost,
+    printable,
+    scan,
+)
 from capsearch.indexer.store import Store
 
 
@@ -40,7 +48,9 @@ class Roots:
                 "nothing to index: name a folder, as in `capsearch index ~/Pictures`"
             )
         problems = {root: _problem(store, root) for root in wanted}
-        named = tuple(Skipped(str(root), problem) for root, problem in problems.items() if problem)
+        named = tuple(
+            Skipped(printable(str(root)), problem) for root, problem in problems.items() if problem
+        )
         if len(named) == len(wanted):
             raise RootUnavailable(f"{named[0].path} {named[0].reason}; the index was not changed")
         chosen = _excludes(store, [root for root in wanted if not problems[root]], exclude)
@@ -84,6 +94,8 @@ def refuse_if_all_are_empty(
 
 
 def _problem(store: Store, root: Path) -> str | None:
+    if not is_text(str(root)):
+        return NOT_TEXT
     if root.is_relative_to(store.path.resolve()):
         return "is the index itself, whose files are not indexed; name the folder of your images"
     if root.exists():

@@ -19,6 +19,8 @@ _INDEX_FILES = frozenset(
     {"catalog.sqlite", "manifest.json"}
 )  # a folder that contains both is an index
 
+NOT_TEXT = "the name is not valid UTF-8; rename it"
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -99,6 +101,20 @@ def outermost(roots: Sequence[Path]) -> tuple[Path, ...]:
         if not any(root.is_relative_to(outer) for outer in outer_roots):
             outer_roots.append(root)
     return tuple(outer_roots)
+
+
+def is_text(name: str) -> bool:
+    """False for the name of a file or folder that is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(path: str) -> str:
+    """A path with escapes for bytes that are not UTF-8."""
+    return path.encode(errors="backslashreplace").decode()
 
 
 def _ignore(found: int) -> None:
@@ -183,13 +199,10 @@ class _Walk:
 
     def _has_text_name(self, entry: os.DirEntry[str]) -> bool:
         """False, and skipped, for a name that is not UTF-8: the catalog stores text only."""
-        try:
-            entry.name.encode()
-        except UnicodeEncodeError:
-            shown = entry.path.encode(errors="backslashreplace").decode()
-            self._skip(shown, "the name is not valid UTF-8; rename it")
-            return False
-        return True
+        if is_text(entry.name):
+            return True
+        self._skip(printable(entry.path), NOT_TEXT)
+        return False
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
         try:

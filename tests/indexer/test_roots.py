@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from index_contents import counts, paths
 
 from capsearch.engine.errors import RootUnavailable
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sources.scan import NOT_TEXT
 
 
 @pytest.fixture
@@ -34,6 +37,16 @@ def test_a_rebuild_keeps_what_a_dead_root_has(collection, image_folder, usb):
     usb.rename(usb.with_name("away"))
     assert index(collection, [], IndexOptions(rebuild=True)).added == 4
     assert len(collection.backend) == 5
+
+
+def test_a_root_whose_name_is_not_utf_8_is_named(collection, image_folder, tmp_path):
+    other = tmp_path / os.fsdecode(b"b\xe4der")
+    other.mkdir()
+    [skipped] = index(collection, [image_folder, other]).skipped
+    assert skipped.path.endswith("b\\udce4der")
+    assert skipped.reason == NOT_TEXT
+    with pytest.raises(RootUnavailable, match="not valid UTF-8"):
+        index(collection, [other])
 
 
 def test_nothing_but_dead_roots_is_an_error(collection, usb):

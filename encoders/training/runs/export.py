@@ -20,6 +20,7 @@ from capsearch.encoders.training.nn.dual_encoder import DualEncoder
 from capsearch.encoders.training.nn.w2vv import ImageProjection, LanguageBranch, TextNetwork
 
 PROJECTION = "image.safetensors"
+TRAINED_BIAS = "trained_b"  # of a projection that was moved since (runs.image_offset)
 
 
 def export_text(

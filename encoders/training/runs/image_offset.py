@@ -12,7 +12,7 @@ from pathlib import Path
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.datasets.dataset import read
 from capsearch.encoders.datasets.features import FeatureCache, load_features
-from capsearch.encoders.training.runs.export import PROJECTION, finish_card
+from capsearch.encoders.training.runs.export import PROJECTION, TRAINED_BIAS, finish_card
 from capsearch.encoders.training.runs.run import Listener, TrainingRun, read_split
 
 
@@ -34,8 +34,12 @@ def serve_like(run: TrainingRun, folder: Path, listener: Listener) -> None:
         )
     )
     stored = model_folder.Arrays(folder / PROJECTION)
-    moved = stored["image_b"] - stored["image_W"] @ (wanted.mean(axis=0) - given.mean(axis=0))
-    arrays = {"image_W": stored["image_W"], "image_b": moved}
+    trained, offset = stored["image_b"], wanted.mean(axis=0) - given.mean(axis=0)
+    arrays = {
+        "image_W": stored["image_W"],
+        "image_b": trained - stored["image_W"] @ offset,
+        TRAINED_BIAS: trained,
+    }
     model_folder.save_arrays(folder / PROJECTION, arrays)
     card = {**model_folder.read_card(folder)}
     for key in ("schema", "kind", "digest"):

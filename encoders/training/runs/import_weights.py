@@ -20,7 +20,7 @@ from capsearch.encoders.training.nn.w2vv import (
     TextConfig,
     TextNetwork,
 )
-from capsearch.encoders.training.runs.export import PROJECTION
+from capsearch.encoders.training.runs.export import PROJECTION, TRAINED_BIAS
 from capsearch.engine.errors import TrainingProblem
 
 _GRU = {
@@ -84,11 +84,11 @@ def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
 
 
 def load_projection(folder: Path, into: ImageProjection) -> None:
-    """Copy a text model's image projection into a module."""
+    """Copy a text model's image projection into a module, as it was trained."""
     stored = model_folder.Arrays(folder / PROJECTION)
     with torch.no_grad():
         _put(into.linear.weight, stored["image_W"])
-        _put(into.linear.bias, stored["image_b"])
+        _put(into.linear.bias, stored[TRAINED_BIAS if TRAINED_BIAS in stored else "image_b"])
 
 
 def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
