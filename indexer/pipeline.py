@@ -18,10 +18,11 @@ from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
 from capsearch.indexer.captions_files import CaptionsFiles, Named, read_given
 from capsearch.indexer.encoding import ImageEncoding
 from capsearch.indexer.in_flight import DecodeJournal
-from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars
+from capsearch.indexer.prepare import Prepared, prepare_in_groups, read_sidecars, xmp_sidecars
 from capsearch.indexer.progress import Progress
 from capsearch.indexer.removing import KEEP_MISSING_DAYS, Removal
 from capsearch.indexer.roots import Roots, refuse_if_all_are_empty, scan_roots
+from capsearch.indexer.sources.metadata import merged
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped
 from capsearch.indexer.store import EditedSidecars, KnownFile, Store, Writable
 from capsearch.indexer.vanished import mount_points
@@ -198,7 +199,9 @@ class _Run:
     def _read_sidecars(self, file: ImageFile, image_id: str) -> EditedSidecars:
         captions, problems = read_sidecars(file)
         self.skipped.extend(problems)
-        return EditedSidecars(file.without_sidecars() if problems else file, image_id, captions)
+        tags = merged([*xmp_sidecars(file)]).tags
+        read = file.without_sidecars() if problems else file
+        return EditedSidecars(read, image_id, captions, tags)
 
     def _encode_images(self, files: Sequence[ImageFile]) -> None:
         encoding = ImageEncoding(self.store, self.options.batch_size)

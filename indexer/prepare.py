@@ -160,7 +160,7 @@ def prepare(
     except InvalidImage as problem:
         return Refused(file, str(problem))
     captions, problems = read_sidecars(file)
-    metadata = dated(merged([metadata, *_xmp_sidecars(file)]), file.path, file.mtime_ns)
+    metadata = dated(merged([metadata, *xmp_sidecars(file)]), file.path, file.mtime_ns)
     return Prepared(file, image_id, decoded, metadata, captions, problems)
 
 
@@ -182,7 +182,7 @@ def read_sidecars(file: ImageFile) -> tuple[tuple[Caption, ...], tuple[Skipped, 
     return tuple(captions.values()), tuple(problems)
 
 
-def _xmp_sidecars(file: ImageFile) -> Iterator[Metadata]:
+def xmp_sidecars(file: ImageFile) -> Iterator[Metadata]:
     """Tags, fields and dates of XMP sidecars; their captions are those of `read_sidecars`."""
     for path, _, _ in file.sidecars:
         if path.lower().endswith(".xmp"):

@@ -62,11 +62,15 @@ class EncodedImage:
 
 @dataclass(frozen=True, slots=True)
 class EditedSidecars:
-    """An unchanged file whose sidecars were edited, and the captions in them."""
+    """An unchanged file whose sidecars were edited, and the captions and tags in them.
+
+    Tags are added to those that the image has: nobody knows which of them came from a sidecar.
+    """
 
     file: ImageFile
     image_id: str
     captions: tuple[Caption, ...]
+    tags: tuple[Tag, ...] = ()
 
 
 class KnownIds(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from capsearch.engine.records import Caption
+from capsearch.engine.records import Caption, Tag
 from capsearch.indexer.elastic.editing import Editor
 from capsearch.indexer.elastic.entry import Entry
 from capsearch.indexer.elastic.known import KnownFiles
@@ -69,10 +69,10 @@ def put_batch(
 
 
 def sidecars(edited: Sequence[EditedSidecars]) -> dict[str, Edit]:
-    """The captions of edited sidecars; an image may have several files that have some."""
+    """What edited sidecars say; an image may have several files that have some."""
     edits: dict[str, Edit] = defaultdict(Edit)
     for one in edited:
-        edits[one.image_id].steps.append(_arrival(one.file, one.captions))
+        edits[one.image_id].steps += [_arrival(one.file, one.captions), _tagging(one.tags)]
     return edits
 
 
@@ -123,6 +123,14 @@ def _owners_before(editor: Editor, files: KnownFiles, batch: Sequence[Outcome]) 
 def _leave(edits: dict[str, Edit], image_id: str | None, path: str) -> None:
     if image_id is not None:
         edits[image_id].steps.append(lambda entry: entry.leave(path))
+
+
+def _tagging(tags: Sequence[Tag]) -> Step:
+    def step(entry: Entry) -> int:
+        entry.tags += [tag for tag in tags if tag not in entry.tags]
+        return 0
+
+    return step
 
 
 def _arrival(file: ImageFile, captions: Sequence[Caption]) -> Step:

@@ -44,6 +44,10 @@ class MetadataTable:
             f"DELETE FROM tags WHERE image_id = ? AND source IN ({marks})",
             (image_id, *METADATA_SOURCES),
         )
+        self.add_tags(image_id, tags)
+
+    def add_tags(self, image_id: str, tags: Sequence[Tag]) -> None:
+        """More tags from the metadata of an image."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO tags (image_id, label, language, confidence, source, concept) "
             "VALUES (?, ?, ?, ?, ?, ?)",

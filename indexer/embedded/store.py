@@ -116,6 +116,8 @@ class EmbeddedStore:
     def put_sidecars(self, edited: Sequence[EditedSidecars]) -> int:
         """One transaction for all."""
         with self._writer.transaction():
+            for one in edited:
+                self._writer.metadata.add_tags(one.image_id, one.tags)
             return sum(
                 self._writer.put_file(one.file, one.image_id, one.captions) for one in edited
             )

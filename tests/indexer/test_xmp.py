@@ -110,6 +110,14 @@ def test_sidecars_beside_an_image_give_captions_tags_and_its_date(collection, im
     assert (Path(record.path).name, record.taken_at) == ("blue.png", EXPECTED.taken_at)
 
 
+def test_keywords_of_a_sidecar_that_comes_later_are_found(collection, image_folder):
+    index(collection, [image_folder])
+    (image_folder / "blue.xmp").write_text(LIGHTROOM, encoding="utf-8")
+    assert index(collection, [image_folder]).captions_added == 4
+    [(blue,)] = collection.catalog.select(Filters(tags=("Paris", "夜景")))
+    assert Path(collection.catalog.images([blue])[blue].path).name == "blue.png"
+
+
 @pytest.mark.parametrize("content", ["<broken", "", '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'])
 def test_a_broken_sidecar_is_named(tmp_path, content):
     path = tmp_path / "a.xmp"
