@@ -9,12 +9,11 @@ from time import perf_counter
 
 import numpy as np
 
-from capsearch.encoders import models
 from capsearch.encoders.captioners import BATCH, BuiltInCaptioner
 from capsearch.encoders.captioners.metrics import References, all_scores, references_of
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import Report
-from capsearch.encoders.image import ImageNetwork
+from capsearch.encoders.image import ImageNetwork, check_backbone
 from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.vectors import unit
@@ -50,7 +49,7 @@ def evaluate(
     UnknownModel for features of another backbone than the captioner's, DataProblem without
     references.
     """
-    models.check_backbone(captioner.card, backbone)
+    check_backbone(captioner.card, backbone)
     references = _references(images.data, captioner.languages)
     written, seconds = _write(captioner, images)
     for language, wanted in references.items():

@@ -96,8 +96,7 @@ def best_sentences(
     The score is the cosine less a part of what the sentence scores on unrelated images, where the
     model is calibrated: a sentence that is near every image says little about this one. Equal
     scores keep the order of the pool. `language` says that all are in one; otherwise each is
-    detected, and sentences that the model does not read are left out. UnknownLanguage for one it
-    does not read.
+    detected. UnknownLanguage for one that the model does not read.
     """
     if language is not None and language not in model.text.languages:
         known = ", ".join(model.text.languages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ import numpy as np
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.model_folder import Arrays
 from capsearch.encoders.tuning import SAFE, TUNED_AFTER, Tuning, chunks, tuned
+from capsearch.engine.errors import UnknownModel
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 from capsearch.engine.vectors import as_document, unit
 
@@ -109,6 +110,16 @@ class Backbone:
     @cached_property
     def _one_thread_session(self) -> Any:
         return open_session(self.path, threads=1)
+
+
+def check_backbone(head: Mapping[str, Any], backbone: ImageNetwork) -> None:
+    """UnknownModel if the head with this card was trained on features of another backbone."""
+    expected = head.get("backbone_digest", backbone.digest)
+    if backbone.digest != expected:
+        raise UnknownModel(
+            f"{head['name']} describes features of {head['backbone']}@{expected}, not of "
+            f"{backbone.name}@{backbone.digest}"
+        )
 
 
 def stacked(pixels: Sequence[Pixels], size: int) -> Pixels:

@@ -193,16 +193,6 @@ def load_captioner(name: str) -> BuiltInCaptioner:
     return captioner
 
 
-def check_backbone(head: Mapping[str, Any], backbone: ImageNetwork) -> None:
-    """UnknownModel if the head with this card was trained on features of another backbone."""
-    expected = head.get("backbone_digest", backbone.digest)
-    if backbone.digest != expected:
-        raise UnknownModel(
-            f"{head['name']} describes features of {head['backbone']}@{expected}, not of "
-            f"{backbone.name}@{backbone.digest}"
-        )
-
-
 def find_enricher(backbone_digest: str) -> Enricher:
     """The tagger and the captioner trained on a backbone's features, by the digest on their cards.
 
@@ -242,11 +232,6 @@ def reference(name: str) -> str:
     if scheme in SCHEMES and rest.startswith((".", "~")):
         return scheme + colon + str(Path(rest).expanduser().absolute())
     return str(Path(name).expanduser().absolute()) if is_path(name) else name
-
-
-def text_source(name: str) -> str:
-    """The model whose text encoders a search model uses: its own, or those its card names."""
-    return str(model_folder.read_card(find(name, "text")).get("text", name))
 
 
 def check_new_name(name: str) -> None:

@@ -1,6 +1,6 @@
 """The `capsearch` command: a table of commands, and the only place where errors become exits.
 
-Exit codes: 0 success, 1 success with skipped files (`--strict`), 2 failure, 130 interrupted.
+Exit codes: 0 success, 1 something was left out or declined, 2 failure, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -150,6 +150,7 @@ def tags(
     from capsearch.benchmarks.tags import evaluate
     from capsearch.encoders import model_folder, models
     from capsearch.encoders.datasets.features import FeatureCache, default_cache, load_features
+    from capsearch.encoders.image import check_backbone
     from capsearch.ui.output.progress import stage_progress
 
     check_plot(plot)
@@ -158,7 +159,7 @@ def tags(
     for name in dict.fromkeys(names):
         card = model_folder.read_card(models.find(name, "tagger"))
         backbone = models.load_backbone(str(card["backbone"]))
-        models.check_backbone(card, backbone)
+        check_backbone(card, backbone)
         with stage_progress(split) as report:
             features = FeatureCache(cache or default_cache())
             readable, pooled = load_features(backbone, data, features, report)

@@ -50,6 +50,12 @@ like_option: Callable[[F], F] = click.option(
     "--data takes, where those of --data are reduced copies: the features of reduced images have "
     "another mean. Repeat the option for several.",
 )
+bfloat16_option: Callable[[F], F] = click.option(
+    "--bfloat16",
+    is_flag=True,
+    help="Compute the network in bfloat16: nearly twice as fast on processors with AVX-512 BF16 "
+    "or AMX, slower on others.",
+)
 decode_threads_option: Callable[[F], F] = click.option(
     "--decode-threads",
     type=click.IntRange(min=1),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from capsearch.ui.commands.options import bfloat16_option
 from capsearch.ui.commands.train_options import (
-    bfloat16_option,
     epochs_option,
     labelled_option,
     lr_option,

@@ -243,13 +243,6 @@ labelled_option: Option[Any] = click.option(
     "a label stands for are what the model learns of them. Repeat the option for several.",
 )
 
-bfloat16_option: Option[Any] = click.option(
-    "--bfloat16",
-    is_flag=True,
-    help="Compute the network in bfloat16: nearly twice as fast on processors with AVX-512 BF16 "
-    "or AMX, slower on others.",
-)
-
 no_flip_option: Option[Any] = click.option(
     "--no-flip",
     is_flag=True,

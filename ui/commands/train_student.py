@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from capsearch.ui.commands.options import like_option
+from capsearch.ui.commands.options import bfloat16_option, like_option
 from capsearch.ui.commands.train_options import (
     backbone_lr_option,
-    bfloat16_option,
     labelled_option,
     lr_option,
     run_options,

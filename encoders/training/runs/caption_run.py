@@ -15,7 +15,7 @@ from capsearch.encoders.captioners import WEIGHTS_FILE, with_tags
 from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
-from capsearch.encoders.image import ImageNetwork
+from capsearch.encoders.image import ImageNetwork, check_backbone
 from capsearch.encoders.taggers import BuiltInTagger
 from capsearch.encoders.training.fit.caption_confidence import fit_confidence
 from capsearch.encoders.training.fit.caption_corpus import (
@@ -96,7 +96,7 @@ def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
     tagger = models.load_tagger(captioner.tagger) if captioner.tagger else None
     if captioner.tagger:
         card = model_folder.read_card(models.find(captioner.tagger, "tagger"))
-        models.check_backbone(card, backbone)
+        check_backbone(card, backbone)
     train, validation = (
         _with_tags(
             load_feature_maps(

@@ -31,6 +31,11 @@ _GRU = {
 }
 
 
+def text_source(name: str) -> str:
+    """The model whose text encoders a search model uses: its own, or those its card names."""
+    return str(model_folder.read_card(models.find(name, "text")).get("text", name))
+
+
 def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
     """A text model's encoders with their served weights, and their vocabularies."""
     folder = models.find(name, "text")

@@ -42,6 +42,7 @@ from capsearch.encoders.training.runs.import_weights import (
     load_projection,
     load_text,
     load_upper_blocks,
+    text_source,
 )
 from capsearch.encoders.training.runs.initial_weights import InitialWeights, find_initial_weights
 from capsearch.encoders.training.runs.run import (
@@ -109,7 +110,7 @@ def _teacher(run: TrainingRun) -> _Teacher:
     """UnknownModel if there is none, or if what it was trained with has changed."""
     assert run.teacher is not None  # the command requires it
     folder, model = models.find(run.teacher, "text"), models.load(run.teacher)
-    return _Teacher(model, folder, models.text_source(run.teacher))
+    return _Teacher(model, folder, text_source(run.teacher))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.encoders.training.nn.frozen_text import freeze_text
 from capsearch.encoders.training.runs.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.runs.image_offset import serve_like
-from capsearch.encoders.training.runs.import_weights import load_text
+from capsearch.encoders.training.runs.import_weights import load_text, text_source
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -71,7 +71,7 @@ def train_projection(run: TrainingRun, text: str, listener: Listener | None = No
     """A projection of another backbone's features into the space of the text model `text`."""
     listener = listener or Listener()
     backbone = models.load_backbone(run.backbone)
-    text = models.text_source(text)
+    text = text_source(text)
     network, vocabularies = load_text(text)
     train, validation = train_and_validation(run, backbone, listener)
     run = replace(run, languages=tuple(vocabularies))
