@@ -39,8 +39,13 @@ class TagRow:
     calibration_error: float
 
 
-def evaluate(tagger: BuiltInTagger, data: CaptionDataset, pooled: Vectors) -> Iterator[TagRow]:
-    """A row for each language in which images have tags; DataProblem if none has."""
+def evaluate(
+    tagger: BuiltInTagger, data: CaptionDataset, pooled: Vectors, most: int | None = None
+) -> Iterator[TagRow]:
+    """A row for each language in which images have tags; DataProblem if none has.
+
+    With `most`, only so many of the most frequent tags of each language are given and are right.
+    """
     languages = tuple(tagger.vocabulary.columns)
     annotations = annotate(data.images, languages)
     labels = labels_of(annotations, tagger.vocabulary, objects=False)
@@ -51,18 +56,21 @@ def evaluate(tagger: BuiltInTagger, data: CaptionDataset, pooled: Vectors) -> It
         )
     logits, probabilities = tagger.logits(pooled), tagger.probabilities(pooled)
     for language, found in measured.items():
+        columns = tagger.vocabulary.columns[language][:most]  # frequent ones first
         rows = _tagged(found)
-        positives = [found.positives[row] for row in rows.tolist()]
-        shown = probabilities[:, tagger.vocabulary.columns[language]]
-        values, known = found.dense(rows)
+        named = [found.positives[row] for row in rows.tolist()]
+        positives = [one[one < len(columns)] for one in named]
+        shown = probabilities[:, columns]
+        values, known = (one[:, : len(columns)] for one in found.dense(rows))
         at = known > 0
-        precision, recall, f = precision_recall_f(logits[language][rows], positives, FIRST)
+        own = logits[language][rows][:, : len(columns)]
+        precision, recall, f = precision_recall_f(own, positives, FIRST)
         yield TagRow(
             split=data.splits[0],
             model=tagger.name,
             language=language,
             images=len(rows),
-            vocabulary=len(tagger.vocabulary.columns[language]),
+            vocabulary=len(columns),
             precision=precision,
             recall=recall,
             f=f,

@@ -134,6 +134,18 @@ class TestPlatt:
         platt = fit_platt(logits, values, known)
         assert platt.slope[1] == pytest.approx(platt.slope[0], abs=0.02)
 
+    def test_rare_tags_far_from_their_threshold_converge(self):
+        """Plain Newton steps went to and fro for a few of them, and ended at negative slopes."""
+        rng = np.random.default_rng(5)
+        logits = rng.normal(-9.0, 2.0, (3000, 40))
+        values = np.zeros_like(logits)
+        values[np.arange(40), np.arange(40)] = 1.0
+        logits[np.arange(40), np.arange(40)] = np.linspace(-12.0, 6.0, 40)
+        platt = fit_platt(logits, values, np.ones_like(values))
+        assert platt.slope.min() > 0.0
+        expected = platt.probabilities(logits).sum(axis=0)
+        assert expected.max() < 8.0  # each is there once, and the prior says how often tags are
+
     def test_the_threshold_has_the_best_f1(self):
         probabilities = np.array([[0.9, 0.6, 0.4, 0.1]])
         threshold = best_threshold(probabilities, np.array([[1.0, 1.0, 0.0, 0.0]]))

@@ -134,6 +134,12 @@ def caption(
 @_split_option
 @_models_option
 @_limit_option
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only the N most frequent tags of each language; COCO-CN has 655.",
+)
 @cache_option
 @_plot_option
 @json_option
@@ -142,6 +148,7 @@ def tags(
     split: str,
     names: tuple[str, ...],
     limit: int | None,
+    most: int | None,
     cache: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -163,7 +170,7 @@ def tags(
         with stage_progress(split) as report:
             features = FeatureCache(cache or default_cache())
             readable, pooled = load_features(backbone, data, features, report)
-        rows += evaluate(models.load_tagger(name), readable, pooled)
+        rows += evaluate(models.load_tagger(name), readable, pooled, most)
     print_json(list(map(asdict, rows))) if as_json else _print_tags(rows)
     save_plot(names, "tagger", plot)
 

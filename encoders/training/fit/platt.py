@@ -13,6 +13,7 @@ from capsearch.encoders.calibration.logistic import Floats, sigmoid
 PRIOR = 10.0  # strength of the common slope and intercept, in images of probability one half
 COMMON_SAMPLE = 1_000_000  # labels that the regression over all tags is fitted to
 _STEPS = 25
+_HALVINGS = 8  # of a step that would make things worse
 _LARGEST_STEP = 1.0
 
 
@@ -45,9 +46,33 @@ def fit_platt(
     common = logistic.fit(scores.reshape(-1)[at][:, None], labels, ones, zeros)
     centre = np.array([float(common.coefficients[0]), common.intercept])
     parameters = np.tile(centre, (scores.shape[1], 1))  # (K, 2)
+    loss = _losses(parameters, centre, scores, values, known)
     for _ in range(_STEPS):
-        parameters = parameters + _newton_step(parameters, centre, scores, values, known)
+        step = _newton_step(parameters, centre, scores, values, known)
+        for _ in range(_HALVINGS):
+            better = _losses(parameters + step, centre, scores, values, known) <= loss
+            if better.all():
+                break
+            step[~better] /= 2
+        step[~better] = 0.0
+        parameters = parameters + step
+        loss = _losses(parameters, centre, scores, values, known)
     return Platt(parameters[:, 0], parameters[:, 1])
+
+
+def _losses(
+    parameters: Floats,
+    centre: Floats,
+    scores: Floats,
+    values: NDArray[np.floating],
+    known: NDArray[np.floating],
+) -> Floats:
+    """(K,) what is minimised: the cross entropy of the known labels, and the distance to the
+    prior."""
+    log_odds = scores * parameters[:, 0] + parameters[:, 1]
+    each = known * (np.logaddexp(0.0, log_odds) - values * log_odds)
+    apart = ((parameters - centre) ** 2).sum(axis=1)
+    return np.asarray(each.sum(axis=0) + PRIOR / 8 * apart)
 
 
 def _newton_step(
