@@ -109,14 +109,13 @@ def _fit(
     offsets = _offsets(fitted, caption, languages)
     kinds = {"": image, "caption": caption}
     model = EvidenceModel(kinds, REFERENCE_SIZE, exponent, 0.0, caption_offsets=offsets)
-    first, others = _cutoffs(model, found)
-    model = replace(model, cutoff=first, tail_cutoff=min(first, others))
     generated = [one for one in found if one.generated]
-    if not generated:
-        return model
-    both = [one for one in described if one.generated]
-    more = generated_kinds(model, generated, both, clm_weight, random)
-    return replace(model, kinds={**kinds, **more})
+    if generated:
+        both = [one for one in described if one.generated]
+        more = generated_kinds(model, generated, both, clm_weight, random)
+        model = replace(model, kinds={**kinds, **more})
+    first, others = _cutoffs(model, found)
+    return replace(model, cutoff=first, tail_cutoff=min(first, others))
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:
@@ -178,8 +177,9 @@ def _examples(
 def _cutoffs(model: EvidenceModel, found: Sequence[Scenario]) -> tuple[float, float]:
     """What all but a few best hits reach, and all but a few right ones among the first.
 
-    Only queries with a right hit among the first count. Captions only make hits surer, so
-    collections without any decide, of about the reference size.
+    Only queries with a right hit among the first count. Captions by people only make hits surer,
+    so collections without any decide, of about the reference size, with what models wrote if they
+    did: that is how `capsearch index` leaves them.
     """
     size = min((one.image.shape[1] for one in found), key=lambda n: abs(n - REFERENCE_SIZE))
     best, right = [], []
