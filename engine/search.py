@@ -95,9 +95,11 @@ class SearchEngine:
         subject = self.text_encoder.subject(query.text, language)
         text = self.text_encoder.encode([subject], language)
         mode: Mode = query.mode
-        fitted = self.text_encoder.evidence_model(subject, language)
+        fitted = None  # beside a weight or an image, nothing is
+        if query.weight is None and image is None:
+            fitted = self.text_encoder.evidence_model(subject, language)
         if mode == "clm" and not self.backend.captioned():
-            if fitted is None or query.weight is not None or image is not None:
+            if fitted is None:
                 mode = "cm"  # nothing to fuse with
             else:
                 fitted = without(fitted, "caption", "generated")
@@ -135,7 +137,7 @@ class SearchEngine:
         """How this query's evidence is fused, and the model behind it if it is calibrated."""
         if mode == "cl":
             return SingleSource("caption"), None
-        if query.weight is not None or with_image or model is None:
+        if model is None:
             return self._uncalibrated(query, language, mode, with_image), None
         if mode == "cm":
             model = without(model, *(one for one in SOURCES if one != "image"))

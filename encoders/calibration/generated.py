@@ -28,15 +28,8 @@ WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablati
 GENERATED_WORDS_WEIGHT = 0.5
 _NEARLY_ALL = 0.9  # some images lose their only caption to another, as wrong captions
 GENERATED_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-TAG_SHARES = (
-    0.0,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.5,
-)  # a tag's score is a probability, others are cosines
+# A tag's score is a probability, the others are cosines.
+TAG_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 def generated_kinds(

@@ -45,56 +45,52 @@ def fit_platt(
     ones, zeros = np.ones(len(at)), np.zeros(len(at))
     common = logistic.fit(scores.reshape(-1)[at][:, None], labels, ones, zeros)
     centre = np.array([float(common.coefficients[0]), common.intercept])
+    posterior = _Posterior(centre, scores, values, known)
     parameters = np.tile(centre, (scores.shape[1], 1))  # (K, 2)
-    loss = _losses(parameters, centre, scores, values, known)
+    loss = posterior.losses(parameters)
     for _ in range(_STEPS):
-        step = _newton_step(parameters, centre, scores, values, known)
+        step = posterior.newton_step(parameters)
         for _ in range(_HALVINGS):
-            better = _losses(parameters + step, centre, scores, values, known) <= loss
-            if better.all():
+            tried = posterior.losses(parameters + step)
+            worse = tried > loss
+            if not worse.any():
                 break
-            step[~better] /= 2
-        step[~better] = 0.0
-        parameters = parameters + step
-        loss = _losses(parameters, centre, scores, values, known)
+            step[worse] /= 2
+        step[worse] = 0.0
+        parameters, loss = parameters + step, np.where(worse, loss, tried)
     return Platt(parameters[:, 0], parameters[:, 1])
 
 
-def _losses(
-    parameters: Floats,
-    centre: Floats,
-    scores: Floats,
-    values: NDArray[np.floating],
-    known: NDArray[np.floating],
-) -> Floats:
-    """(K,) what is minimised: the cross entropy of the known labels, and the distance to the
-    prior."""
-    log_odds = scores * parameters[:, 0] + parameters[:, 1]
-    each = known * (np.logaddexp(0.0, log_odds) - values * log_odds)
-    apart = ((parameters - centre) ** 2).sum(axis=1)
-    return np.asarray(each.sum(axis=0) + PRIOR / 8 * apart)
+@dataclass(frozen=True, slots=True)
+class _Posterior:
+    """What is maximised for each of K tags: its known labels and the common prior agree."""
 
+    centre: Floats  # (2,) slope and intercept of the prior
+    scores: Floats  # (N, K)
+    values: NDArray[np.floating]  # (N, K)
+    known: NDArray[np.floating]  # (N, K)
 
-def _newton_step(
-    parameters: Floats,
-    centre: Floats,
-    scores: Floats,
-    values: NDArray[np.floating],
-    known: NDArray[np.floating],
-) -> Floats:
-    """(K, 2), all tags at once: each has a 2 x 2 system."""
-    probability = sigmoid(scores * parameters[:, 0] + parameters[:, 1])
-    error = known * (values - probability)
-    weight = known * probability * (1 - probability)
-    strength = PRIOR / 4  # the curvature of one image of probability one half is a quarter
-    gradient = np.stack([(error * scores).sum(0), error.sum(0)], 1)
-    gradient -= strength * (parameters - centre)
-    curvature = np.empty((len(parameters), 2, 2))
-    curvature[:, 0, 0] = (weight * scores**2).sum(0) + strength
-    curvature[:, 1, 1] = weight.sum(0) + strength
-    curvature[:, 0, 1] = curvature[:, 1, 0] = (weight * scores).sum(0)
-    step = np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
-    return np.asarray(np.clip(step, -_LARGEST_STEP, _LARGEST_STEP))
+    def losses(self, parameters: Floats) -> Floats:
+        """(K,) the cross entropy of the known labels, and the distance to the prior."""
+        log_odds = self.scores * parameters[:, 0] + parameters[:, 1]
+        each = self.known * (np.logaddexp(0.0, log_odds) - self.values * log_odds)
+        apart = ((parameters - self.centre) ** 2).sum(axis=1)
+        return np.asarray(each.sum(axis=0) + PRIOR / 8 * apart)
+
+    def newton_step(self, parameters: Floats) -> Floats:
+        """(K, 2), all tags at once: each has a 2 x 2 system."""
+        probability = sigmoid(self.scores * parameters[:, 0] + parameters[:, 1])
+        error = self.known * (self.values - probability)
+        weight = self.known * probability * (1 - probability)
+        strength = PRIOR / 4  # the curvature of one image of probability one half is a quarter
+        gradient = np.stack([(error * self.scores).sum(0), error.sum(0)], 1)
+        gradient -= strength * (parameters - self.centre)
+        curvature = np.empty((len(parameters), 2, 2))
+        curvature[:, 0, 0] = (weight * self.scores**2).sum(0) + strength
+        curvature[:, 1, 1] = weight.sum(0) + strength
+        curvature[:, 0, 1] = curvature[:, 1, 0] = (weight * self.scores).sum(0)
+        step = np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
+        return np.asarray(np.clip(step, -_LARGEST_STEP, _LARGEST_STEP))
 
 
 def best_threshold(probabilities: Floats, values: NDArray[np.floating], steps: int = 99) -> float:
