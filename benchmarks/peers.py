@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.engine.records import Vectors
-from capsearch.indexer.embedded.nearest import Nearest, exact_scores
+from capsearch.indexer.embedded.nearest import Nearest
+from capsearch.indexer.embedded.pool import BestRows
 from capsearch.indexer.embedded.ranking import MIN_DEPTH
 
 TOP = 10
@@ -87,8 +88,8 @@ def codes_search(search: Nearest, rows: Vectors) -> Search:
     """Ours: candidates and their exact scores, as the embedded backend searches."""
 
     def top(query: Vectors) -> Answer:
-        slots = search.top(query, MIN_DEPTH)
-        return slots[np.argsort(-exact_scores(query, rows, slots))[:TOP]]
+        slots, _ = BestRows(query, rows, search, None).find(MIN_DEPTH).first(TOP)
+        return slots
 
     return top
 

@@ -48,6 +48,11 @@ class Evidence:
         }
         return cls(**(values | {name: np.asarray(one, float) for name, one in known.items()}))
 
+    @classmethod
+    def single(cls, scores: Mapping[Source, float]) -> Evidence:
+        """The evidence of one document."""
+        return cls.of(1, **{source: np.array([score]) for source, score in scores.items()})
+
     def at(self, rows: NDArray[np.int64]) -> Evidence:
         """Some of the documents."""
         return Evidence(*(getattr(self, source)[rows] for source in SOURCES))

@@ -10,19 +10,19 @@ all linear in the scores:
     CalibratedEvidence  log-odds of relevance; what a source is worth was fitted on validation,
                         separately for documents with and without each kind of caption
 
-Backends call `scores` on candidates and `bound` to know when no other document can rank higher.
+Backends call `scores` on candidates and `bounds` to know when no other document can rank higher.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.engine.evidence import ABSENT, SOURCES, Evidence, Floats
+from capsearch.engine.evidence import SOURCES, Evidence, Floats
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent, without
 from capsearch.engine.records import Source, Unit
 
@@ -55,11 +55,11 @@ class Fusion(Protocol):
         """(n,) higher is better; -inf for a document that cannot be a hit."""
         ...
 
-    def bound(self, highest: Mapping[Source, float]) -> float:
-        """The most a document can score whose evidence does not exceed `highest`.
+    def bounds(self, highest: Evidence) -> Floats:
+        """(n,) the most that documents can score whose evidence does not exceed `highest`.
 
-        NaN where no document has evidence by a source. A document may lack captions all the
-        same, but has an image score wherever `highest` has one.
+        NaN where a document has no evidence by a source. It may lack captions all the same, but
+        has an image score wherever `highest` has one.
         """
         ...
 
@@ -90,9 +90,9 @@ class SingleSource:
             return _or_worst(_best_caption(evidence))
         return _or_worst(getattr(evidence, self.source))
 
-    def bound(self, highest: Mapping[Source, float]) -> float:
+    def bounds(self, highest: Evidence) -> Floats:
         """The highest of the source."""
-        return float(self.scores(_single(highest))[0])
+        return self.scores(highest)
 
     def shown(self, scores: Floats) -> Floats:
         """As they are."""
@@ -132,10 +132,10 @@ class ConvexCombination:
         images = np.nan_to_num(evidence.image, nan=0.0)
         return np.asarray(self.weight * captions + (1.0 - self.weight) * images)
 
-    def bound(self, highest: Mapping[Source, float]) -> float:
+    def bounds(self, highest: Evidence) -> Floats:
         """The same sum of the highest; a missing caption scores the floor."""
-        caption = max(_known(highest["caption"]), _known(highest["generated"]), self.floor)
-        return float(self.scores(_single({**highest, "caption": caption}))[0])
+        captions = np.fmax(_best_caption(highest), self.floor)
+        return self.scores(replace(highest, caption=captions))
 
     def shown(self, scores: Floats) -> Floats:
         """As they are."""
@@ -168,17 +168,15 @@ class CalibratedEvidence:
         parts = self.log_odds(evidence)
         return np.asarray(sum(parts.values()), float)
 
-    def bound(self, highest: Mapping[Source, float]) -> float:
+    def bounds(self, highest: Evidence) -> Floats:
         """The most any kind of document reaches."""
-        possible = []
-        for caption in (False, True):
-            for generated in (False, True):
-                captions: dict[Source, float] = {
-                    "caption": highest["caption"] if caption else np.nan,
-                    "generated": highest["generated"] if generated else np.nan,
-                }
-                possible.append(float(self.scores(_single({**highest, **captions}))[0]))
-        return max(possible)
+        none = np.full(len(highest), np.nan)
+        possible = [
+            self.scores(replace(highest, caption=caption, generated=generated))
+            for caption in (none, highest.caption)
+            for generated in (none, highest.generated)
+        ]
+        return np.asarray(np.max(possible, axis=0))
 
     def shown(self, scores: Floats) -> Floats:
         """Probabilities."""
@@ -228,12 +226,3 @@ def _best_caption(evidence: Evidence) -> Floats:
 
 def _or_worst(scores: Floats) -> Floats:
     return np.where(np.isnan(scores), -np.inf, scores)
-
-
-def _single(scores: Mapping[Source, float]) -> Evidence:
-    """The evidence of one document."""
-    return Evidence(*(np.array([scores.get(source, ABSENT[source])]) for source in SOURCES))
-
-
-def _known(score: float) -> float:
-    return -np.inf if np.isnan(score) else score

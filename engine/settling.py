@@ -45,18 +45,31 @@ def rank(
     scores = query.fusion.scores(evidence)
     keep = np.flatnonzero((scores > -np.inf) & (scores >= query.min_score))
     ranked = [Ranked(float(scores[at]), ids[at], rows[at]) for at in keep.tolist()]
-    return sorted(ranked, key=lambda one: (-one.score, one.image_id))
+    return sorted(ranked, key=_order)
+
+
+def merge(first: list[Ranked[Row]], second: list[Ranked[Row]]) -> list[Ranked[Row]]:
+    """Two rankings of different candidates as one."""
+    return sorted([*first, *second], key=_order) if first else second
+
+
+def _order(one: Ranked[Row]) -> tuple[float, str]:
+    return -one.score, one.image_id
 
 
 def settle(
-    query: EncodedQuery, stop: int, depth: int, gather: Callable[[int], Pool[Row]]
+    query: EncodedQuery,
+    stop: int,
+    depth: int,
+    gather: Callable[[int], Pool[Row]],
+    deeper: int = DEEPER,
 ) -> list[Ranked[Row]]:
     """At least the first `stop` of the ranking, or all of it.
 
-    `gather` finds so many candidates by each source, first `depth`. How many are settled at a
-    depth does not depend on `stop`, and a deeper step only appends to them. An approximate search
-    may miss a document at first and find it deeper: it then comes after what is settled, so that
-    all pages are cut from one and the same ranking.
+    `gather` finds so many candidates by each source, first `depth`, then `deeper` times as many.
+    How many are settled at a depth does not depend on `stop`, and a deeper step only appends to
+    them. An approximate search may miss a document at first and find it deeper: it then comes
+    after what is settled, so that all pages are cut from one and the same ranking.
     """
     settled: dict[str, Ranked[Row]] = {}
     while True:
@@ -70,4 +83,4 @@ def settle(
             settled.setdefault(one.image_id, one)
         if last or len(settled) >= stop:
             return list(settled.values())
-        depth *= DEEPER
+        depth *= deeper

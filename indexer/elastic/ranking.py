@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsearch.engine import settling
-from capsearch.engine.evidence import contributions
+from capsearch.engine.evidence import Evidence, contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.settling import Ranked, rank, settle
@@ -55,7 +55,7 @@ class Search:
         scored = score(self.query, self.matches, hits)
         totals = self._totals() if short(self.query, scored, depth) else Totals()
         most = highest(self.query, self.matches, scored, depth, totals, surest)
-        bound = self.query.fusion.bound(most)
+        bound = float(self.query.fusion.bounds(Evidence.single(most))[0])
         if len(scored.hits) >= totals.images:
             bound = -np.inf
         return settling.Pool(self._rank(scored, scored.hits), bound)

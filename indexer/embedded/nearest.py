@@ -21,15 +21,12 @@ from capsearch.indexer.embedded.pq import Codes, faiss
 # converted first.
 EXACT_ROWS = {np.dtype("<f4"): 20_000, np.dtype("<f2"): 8_000}
 
-# Codes find the best ten among some hundred, but not all of the last of these.
-_OVERSAMPLING = 2
-
 
 class Nearest(Protocol):
     """Finds candidate rows."""
 
     def top(self, query: Vectors, depth: int) -> Slots:
-        """At most `depth` rows, those with the highest inner products, in any order."""
+        """`depth` rows or more, among them about all with the highest inner products."""
         ...
 
 
@@ -45,7 +42,7 @@ class ExactSearch:
 
 
 class CodeSearch:
-    """Scans compressed codes; what they rank first is nearly always the best.
+    """Scans compressed codes: the best ten are among some hundred, but not all the last of these.
 
     Rows at the end that have no code yet are compared one by one.
     """
@@ -55,11 +52,11 @@ class CodeSearch:
         self._uncoded = np.arange(codes.rows, len(rows))
 
     def top(self, query: Vectors, depth: int) -> Slots:
-        """About the `depth` best rows: those of twice as many by codes, and of rows without any."""
-        found = self.codes.top(query, _OVERSAMPLING * depth)
+        """About the `depth` best rows by codes, and as many of those without any."""
+        found = self.codes.top(query, depth)
         if len(self._uncoded):
             found = np.append(found, best_of(query, self._rows, self._uncoded, depth))
-        return best_of(query, self._rows, found, depth)
+        return found
 
 
 class GpuSearch:

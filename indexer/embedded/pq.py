@@ -8,9 +8,11 @@ coordinates: the hubness penalty is one of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +29,8 @@ _TRAINING_ROWS = 16_384
 _MIN_PROBES, _PROBED_SHARE = 24, 1 / 4  # of the lists; measured, docs/scale.md
 _PROBED_DEPTH = 64  # all lists are scanned for more than one of so many rows
 _OUTGROWN_BY = 4  # times as many lists would suit
+_THREADS = 4  # searches at once; more wait
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,7 @@ class Codes:
         chosen = np.linspace(0, len(rows) - 1, max(_TRAINING_ROWS, 64 * shape.lists))
         sample = _padded(as_float32(rows[np.unique(chosen.astype(np.int64))]), shape)
         sample = np.resize(sample, (max(len(sample), _CENTRES), shape.padded))  # too few: repeated
-        # With several threads FAISS takes ten times as long to train the small codebooks. The
-        # number of OpenMP threads belongs to the thread that sets it, and this one ends here.
-        with ThreadPoolExecutor(1, initializer=lambda: faiss().omp_set_num_threads(1)) as pool:
-            pool.submit(index.train, sample).result()
+        _one_thread(lambda: index.train(sample))
         return cls(shape, index)
 
     @property
@@ -104,7 +105,7 @@ class Codes:
         deep = depth * _PROBED_DEPTH > self.rows  # the lists next to the query may hold too few
         probes = self.shape.lists if deep else self.probes
         chosen = faiss().SearchParametersIVF(nprobe=probes)
-        _, found = self.index.search(row, depth, params=chosen)
+        _, found = _one_thread(lambda: self.index.search(row, depth, params=chosen))
         inside = (found[0] >= 0) & (found[0] < self.rows)  # also of a damaged file
         return np.asarray(found[0][inside], np.int64)
 
@@ -131,6 +132,21 @@ def faiss() -> Any:
     import faiss
 
     return faiss
+
+
+def _one_thread(work: Callable[[], Result]) -> Result:
+    """Runs FAISS in one thread.
+
+    With several it takes ten times as long to train small codebooks, and no less to search for one
+    query: its threads wait for each other more than they work, and hold the cores meanwhile. The
+    number of OpenMP threads belongs to the thread that sets it, so the caller's stays as it is.
+    """
+    return _threads().submit(work).result()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, initializer=lambda: faiss().omp_set_num_threads(1))
 
 
 def _padded(rows: Vectors, shape: Shape) -> Vectors:

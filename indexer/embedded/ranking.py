@@ -6,7 +6,7 @@ candidates this holds but for what codes miss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,20 +17,22 @@ from capsearch.engine.evidence import Evidence, Floats, contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Caption, Vectors
-from capsearch.engine.settling import Ranked, rank, settle
+from capsearch.engine.settling import Ranked, merge, rank, settle
 from capsearch.indexer.embedded.arrays import Slots
 from capsearch.indexer.embedded.candidates import (
     HAS_FILE,
     Allowed,
     Matches,
     OpenArrays,
-    gather,
     within,
 )
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.nearest import exact_scores
+from capsearch.indexer.embedded.pool import Candidates, Pool
 
 MIN_DEPTH = 200  # images, and twice as many captions; docs/scale.md has their recall
+_DEEPER = 2  # times as many candidates in the next step
+_FIRST_PART = 64  # candidates that are scored first
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
 _IS_GENERATED = f"c.source GLOB '{GENERATED}*'"
 _CAPTIONS = (
@@ -81,15 +83,47 @@ class Search:
 
     def ranked(self, stop: int) -> list[Ranked[int]]:
         """At least the first `stop` of the ranking, or all of it; rows are slots."""
-        return settle(self.query, stop, MIN_DEPTH, self._gather)
+        candidates = Candidates(self.catalog, self.arrays, self.query, self.matches, self.allowed)
+        checked, ranked = np.empty(0, np.int64), list[Ranked[int]]()
 
-    def _gather(self, depth: int) -> settling.Pool[int]:
-        pool = gather(self.catalog, self.arrays, self.query, self.matches, self.allowed, depth)
-        scored = self.scored(pool.slots)
-        ranked = rank(self.query, scored.evidence, scored.ids, scored.slots)
-        return settling.Pool(
-            ranked, -np.inf if pool.complete else self.query.fusion.bound(pool.highest)
-        )
+        def deeper(depth: int) -> settling.Pool[int]:
+            nonlocal checked, ranked
+            pool = candidates.pool(depth)
+            bound = -np.inf
+            if not pool.complete:
+                bound = float(self.query.fusion.bounds(Evidence.single(pool.highest))[0])
+            for slots, others in self._promising(pool):
+                unknown = np.setdiff1d(slots, checked)  # others keep their scores
+                checked = np.union1d(checked, slots)
+                new = self.scored(unknown)
+                better = rank(self.query, new.evidence, new.ids, new.slots)
+                ranked = merge(ranked, better)
+                enough = len(ranked) >= stop and ranked[stop - 1].score > others
+                # Where a part settles nothing, a deeper step settles more than the next part.
+                useless = len(unknown) and not any(one.score > bound for one in better)
+                if enough or useless:
+                    bound = max(bound, others)
+                    break
+            return settling.Pool(ranked, bound)
+
+        return settle(self.query, stop, MIN_DEPTH, deeper, _DEEPER)
+
+    def _promising(self, pool: Pool) -> Iterator[tuple[Slots, float]]:
+        """Candidates by what they can score at most, in growing parts; the most of all others.
+
+        Reading what the catalog knows of a candidate takes longer than finding it.
+        """
+        if pool.most is None:
+            yield pool.slots, -np.inf
+            return
+        bounds = self.query.fusion.bounds(pool.most)
+        order = np.argsort(-bounds, kind="stable")
+        start, size = 0, _FIRST_PART
+        while start < len(order):
+            stop = start + size
+            others = float(bounds[order[stop]]) if stop < len(order) else -np.inf
+            yield pool.slots[order[start:stop]], others
+            start, size = stop, 2 * size
 
     def scored(self, slots: Slots) -> _Scored:
         """The exact evidence of candidates that pass the filters, in the order of their ids."""

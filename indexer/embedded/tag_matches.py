@@ -44,15 +44,19 @@ class TagMatches:
 
     def scores(self, slots: Sequence[int]) -> Floats:
         """(n,) the score of each document."""
+        found = np.zeros(len(slots))
         if not self._named():
-            return np.zeros(len(slots))
+            return found
         ids = sorted(frozenset[str]().union(*self.concepts))
         tags: dict[int, dict[str, float]] = defaultdict(dict)
         for slot, concept, confidence in self.catalog.rows(
             _OF, (json.dumps(list(slots)), json.dumps(ids))
         ):
             tags[slot][concept] = confidence
-        return np.array([tag_score(self.concepts, tags.get(slot, {})) for slot in slots], float)
+        for at, slot in enumerate(slots):
+            if slot in tags:
+                found[at] = tag_score(self.concepts, tags[slot])
+        return found
 
     def _named(self) -> tuple[frozenset[str], ...]:
         return self.concepts if self.concepts and self.catalog.is_enriched() else ()

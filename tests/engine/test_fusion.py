@@ -212,13 +212,13 @@ def test_no_document_exceeds_the_bound_of_what_it_does_not_exceed(fusion, highes
 
     for missing in [(), ("caption",), ("generated",), ("caption", "generated")]:
         scores = {one: NONE if one in missing else at_most(one) for one in SOURCES}
-        assert score(fusion, **scores) <= fusion.bound(highest) + 1e-9
+        assert score(fusion, **scores) <= fusion.bounds(Evidence.single(highest))[0] + 1e-9
 
 
 def test_where_no_document_has_the_source_nothing_is_bound_to_be_found():
-    nothing = dict.fromkeys(SOURCES, NONE)
-    assert SingleSource("caption").bound(nothing) == -np.inf
-    assert ConvexCombination(1.0, 0.1).bound(nothing) == pytest.approx(0.1)  # the floor
+    nothing = Evidence.single(dict.fromkeys(SOURCES, NONE))
+    assert SingleSource("caption").bounds(nothing)[0] == -np.inf
+    assert ConvexCombination(1.0, 0.1).bounds(nothing)[0] == pytest.approx(0.1)  # the floor
 
 
 @given(st.lists(st.tuples(SCORE, SCORE), min_size=2, max_size=30), WEIGHT, WEIGHT)

@@ -14,7 +14,7 @@ from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import candidates, nearest, ranking
+from capsearch.indexer.embedded import candidates, nearest, pool, ranking
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -47,6 +47,7 @@ class TestStepByStep(TestEmbedded):
     @pytest.fixture(autouse=True)
     def _shallow(self, monkeypatch):
         monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+        monkeypatch.setattr(ranking, "_FIRST_PART", 1)
         monkeypatch.setattr(candidates, "_SCORED", 0)
         monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
 
@@ -57,7 +58,7 @@ class TestManyPassTheFilters(TestStepByStep):
     @pytest.fixture(autouse=True, params=[8, 1000])
     def _many(self, monkeypatch, request):
         monkeypatch.setattr(candidates, "_FEW", 0)
-        monkeypatch.setattr(candidates, "_DEEP", request.param)
+        monkeypatch.setattr(pool, "_DEEP", request.param)
 
 
 class TestByCodes(TestEmbedded):

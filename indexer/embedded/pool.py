@@ -1,0 +1,208 @@
+"""Candidates of a search: the best rows by each source of evidence, more of them step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from capsearch.engine.evidence import ABSENT, Evidence, Floats
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Source, Vectors
+from capsearch.indexer.embedded.arrays import Rows, Slots
+from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays, within
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
+
+_CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
+_DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
+_AHEAD = 2  # times as many rows are found: codes miss some of the last, and more may be needed
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Candidates by slot, and the most that documents can score by each source.
+
+    `most` is what candidates can have, as far as it is known without the catalog; None if nothing
+    is. `highest` is what documents outside can have: NaN for a source that none outside has, and
+    empty if there is none.
+    """
+
+    slots: Slots
+    highest: Mapping[Source, float]
+    most: Evidence | None = None
+
+    @property
+    def complete(self) -> bool:
+        """There is no document outside."""
+        return not self.highest
+
+
+@dataclass(slots=True)
+class BestRows:
+    """The rows of a file, or few of them, by their score for one query, the best first."""
+
+    query: Vectors
+    rows: Rows
+    nearest: Nearest
+    few: Slots | None
+    _slots: Slots = field(default_factory=lambda: np.empty(0, np.int64))
+    _scores: Floats = field(default_factory=lambda: np.empty(0))
+
+    def find(self, depth: int) -> BestRows:
+        """Finds `depth` rows, and more for later."""
+        if len(self._slots) < min(depth, self._every):
+            ahead, few = _AHEAD * depth, self.few
+            if few is None:
+                found = self.nearest.top(self.query, ahead)
+            else:
+                found = best_of(self.query, self.rows, few, ahead)
+            scores = exact_scores(self.query, self.rows, found)
+            order = np.lexsort((found, -scores))
+            self._slots, self._scores = found[order], scores[order]
+        return self
+
+    def first(self, depth: int) -> tuple[Slots, Floats]:
+        """The best `depth` that were found, and their scores."""
+        return self._slots[:depth], self._scores[:depth]
+
+    def outside(self, depth: int) -> float:
+        """What no row but the first `depth` exceeds; NaN if there is no other."""
+        inside = self._scores[:depth]
+        return np.nan if len(inside) >= self._every else float(inside[-1])
+
+    @property
+    def _every(self) -> int:
+        return len(self.rows) if self.few is None else len(self.few)
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The candidates of one search."""
+
+    catalog: SqliteCatalog
+    arrays: OpenArrays
+    query: EncodedQuery
+    matches: Matches
+    allowed: Allowed
+    _images: BestRows | None = None
+    _captions: BestRows | None = None
+    _image_of: dict[int, int] = field(default_factory=dict)  # slots: of a caption, of its image
+
+    def pool(self, depth: int) -> Pool:
+        """The best `depth` rows by every source of the fusion, and documents with rare words."""
+        if self.query.blind:
+            return self._blind(depth)
+        if depth > _DEEP and self.allowed.few is None and not self.allowed.all:
+            self.allowed = self.allowed.looked_up(self.catalog)
+            self._images = self._captions = None
+        if (listed := self.allowed.listed(depth)) is not None:
+            return Pool(listed, {})
+        if depth >= len(self.arrays.images):
+            return Pool(np.arange(len(self.arrays.images)), {})
+        by_image, by_caption = self._find(depth)
+        tagged, surest = self.matches.tags.top(depth)
+        worded = self._with_words()
+        highest: dict[Source, float] = {**ABSENT, "tag": surest}
+        parts = [_among(one, self.allowed.few) for one in (worded, tagged)]
+        if by_image is not None:
+            found = by_image.result()
+            parts.append(found.first(depth)[0])
+            highest["image"] = found.outside(depth)
+        captioned, scores = np.empty(0, np.int64), np.empty(0)
+        if by_caption is not None:
+            found, offset = by_caption.result(), _most_offset(self.query)
+            captioned, scores = self._captioned(*found.first(depth * _CAPTIONS_PER_IMAGE))
+            parts.append(captioned)
+            scores = scores + offset
+            least = found.outside(depth * _CAPTIONS_PER_IMAGE)
+            highest["caption"] = highest["generated"] = least + offset
+        slots = np.unique(np.concatenate(parts))
+        most = {source: np.full(len(slots), value) for source, value in highest.items()}
+        for source, sure in (("words", worded), ("generated_words", worded), ("tag", tagged)):
+            most[source][np.isin(slots, sure)] = 1.0
+        if self.query.image is not None:
+            most["image"] = exact_scores(self.query.image, self.arrays.images, slots)
+        at = np.searchsorted(slots, captioned)
+        for source in ("caption", "generated"):
+            # The captions that were not found score less than those that were.
+            most[source][at] = -np.inf
+            np.maximum.at(most[source], at, scores)
+        return Pool(slots, highest, Evidence.of(len(slots), **most))
+
+    def _find(self, depth: int) -> tuple[Future[BestRows] | None, Future[BestRows] | None]:
+        """Images and captions are searched side by side."""
+        arrays, query, few = self.arrays, self.query, self.allowed.few
+        by_image = by_caption = None
+        if query.image is not None:
+            if self._images is None:
+                self._images = BestRows(query.image, arrays.images, arrays.nearest_images, few)
+            by_image = _threads().submit(self._images.find, depth)
+        if query.caption is not None:
+            if self._captions is None:
+                captions = None if few is None else self._captions_of(few)
+                rows, nearest = arrays.captions, arrays.nearest_captions
+                self._captions = BestRows(query.caption, rows, nearest, captions)
+            by_caption = _threads().submit(self._captions.find, depth * _CAPTIONS_PER_IMAGE)
+        return by_image, by_caption
+
+    def _blind(self, depth: int) -> Pool:
+        """By words and tags alone: vectors of zeros score every document alike."""
+        tagged, surest = self.matches.tags.top(depth)
+        slots = _among(np.union1d(self._with_words(), tagged), self.allowed.few)
+        if not surest:
+            return Pool(slots, {})
+        highest: dict[Source, float] = {**ABSENT, "tag": surest}
+        if self.query.image is not None:
+            highest["image"] = 0.0
+        if self.query.caption is not None:
+            highest["caption"] = highest["generated"] = _most_offset(self.query)
+        return Pool(slots, highest)
+
+    def _with_words(self) -> Slots:
+        numbers = sorted({*self.matches.words.weights, *self.matches.generated.weights})
+        if not numbers:
+            return np.empty(0, np.int64)
+        sql = "SELECT slot FROM images i WHERE slot IS NOT NULL AND "
+        return self._slots(sql + within("number", numbers))
+
+    def _captioned(self, captions: Slots, scores: Floats) -> tuple[Slots, Floats]:
+        """The image of each caption that has one, and the caption's score."""
+        known = self._image_of
+        if new := [slot for slot in captions.tolist() if slot not in known]:
+            sql = (
+                "SELECT c.slot, i.slot FROM captions c CROSS JOIN images i ON i.id = c.image_id "
+                "WHERE i.slot IS NOT NULL AND "
+            )
+            known.update(dict.fromkeys(new, -1))
+            known.update(self.catalog.rows(sql + within("c.slot", new)))
+        images = np.array([known[slot] for slot in captions.tolist()], np.int64)
+        return images[images >= 0], scores[images >= 0]
+
+    def _captions_of(self, images: Slots) -> Slots:
+        """The captions of images."""
+        sql = (
+            "SELECT c.slot FROM images i CROSS JOIN captions c ON c.image_id = i.id "
+            "WHERE c.slot IS NOT NULL AND "
+        )
+        return self._slots(sql + within("i.slot", images.tolist()))
+
+    def _slots(self, sql: str) -> Slots:
+        return np.array([slot for (slot,) in self.catalog.rows(sql)], np.int64)
+
+
+def _most_offset(query: EncodedQuery) -> float:
+    """What the language of a caption adds to its score, at most."""
+    return max([0.0, *query.caption_offsets.values()])
+
+
+def _among(slots: Slots, few: Slots | None) -> Slots:
+    return slots if few is None else np.intersect1d(slots, few)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(4)
