@@ -69,6 +69,23 @@ class CaptionDataset:
         )
         return replace(self, images=tuple(chosen))
 
+    def from_sources(self, *sources: str) -> CaptionDataset:
+        """Only captions of these sources, and the images that have one; all of them for none."""
+        if not sources:
+            return self
+        images = (
+            replace(
+                image,
+                captions={
+                    language: kept
+                    for language, captions in image.captions.items()
+                    if (kept := tuple(one for one in captions if one.source in sources))
+                },
+            )
+            for image in self.images
+        )
+        return self.only([image for image in images if image.captions])
+
     def image_bytes(self, image: CaptionedImage) -> bytes:
         """One image's file. For many, `contents` is faster where archives are compressed."""
         return self.store.read(image.file)

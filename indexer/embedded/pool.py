@@ -121,7 +121,7 @@ class Candidates:
             least = found.outside(depth * _CAPTIONS_PER_IMAGE)
             highest["caption"] = highest["generated"] = least + offset
         slots = np.unique(np.concatenate(parts))
-        most = {source: np.full(len(slots), value) for source, value in highest.items()}
+        most: dict[str, Floats] = {one: np.full(len(slots), at) for one, at in highest.items()}
         for source, sure in (("words", worded), ("generated_words", worded), ("tag", tagged)):
             most[source][np.isin(slots, sure)] = 1.0
         if self.query.image is not None:

@@ -11,7 +11,9 @@ from capsearch.encoders.datasets.image_store import ImageStore
 from capsearch.encoders.preprocess import squash
 from capsearch.encoders.training.fit import activations
 from capsearch.encoders.training.fit.activations import load_activations
+from capsearch.encoders.training.fit.feature_maps import load_feature_maps
 from capsearch.engine.errors import DataProblem
+from capsearch.engine.records import ImageFeatures
 
 
 class CountingBlocks:
@@ -116,3 +118,35 @@ class TestActivations:
     def test_other_images_have_another_cache(self, data):
         keys = {activations._key(CountingBlocks(), part.images) for part in (data, data.first(2))}
         assert len(keys) == 2
+
+
+class TestFeatureMaps:
+    class Backbone:
+        """A backbone with one cell, which counts images."""
+
+        name, digest = "toy", "0"
+
+        def __init__(self):
+            self.encoded = 0
+
+        def preprocess(self, image):
+            return squash(image, 8)
+
+        def feature_maps(self, pixels):
+            self.encoded += len(pixels)
+            mean = np.stack(pixels).mean((1, 2)).astype(np.float32)
+            return ImageFeatures(mean, mean[:, None])
+
+    def test_of_a_part_are_those_of_the_whole_split(self, data, tmp_path):
+        backbone, part = self.Backbone(), data.only([data.images[3], data.images[1]])
+        whole = load_feature_maps(backbone, data, tmp_path / "c")
+        assert backbone.encoded == len(data)
+        found = load_feature_maps(backbone, part, tmp_path / "c", whole=data)
+        assert backbone.encoded == len(data) and found.data == part
+        assert np.array_equal(found.grid, whole.grid[[3, 1]])
+        assert np.array_equal(found.pooled, whole.pooled[[3, 1]])
+
+    def test_of_a_part_are_computed_alone_where_the_split_is_not_there(self, data, tmp_path):
+        backbone = self.Backbone()
+        load_feature_maps(backbone, data.first(2), tmp_path / "c", whole=data)
+        assert backbone.encoded == 2

@@ -50,6 +50,14 @@ _DATA: tuple[Option[Any], ...] = (
         "all three. Name only languages that the training captions have.",
     ),
     click.option(
+        "--caption-source",
+        "caption_sources",
+        multiple=True,
+        metavar="NAME",
+        help="Use only captions of this source, as the data names it (coco, coco-cn, ...), and the "
+        "images that have one. Repeat the option for several; the default is all.",
+    ),
+    click.option(
         "--train-split",
         default="train",
         show_default=True,
@@ -289,6 +297,7 @@ def training_run(options: dict[str, Any]) -> TrainingRun:
         labelled=options.get("labelled", ()),  # of commands that have the option
         like=options.get("like", ()),
         languages=options["languages"] or LANGUAGES,
+        caption_sources=options["caption_sources"],
         train_split=options["train_split"],
         validation_split=options["val_split"],
         cache=options["cache"] or default_cache(),

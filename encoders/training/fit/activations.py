@@ -109,6 +109,13 @@ def load_activations(
     return Activations(data, values, features, readable)
 
 
+def is_complete(layers: FrozenLayers, parts: Sequence[CaptionDataset], folder: Path) -> bool:
+    """Whether the cache has every image of all `parts`."""
+    images = [image for part in parts for image in part.images]
+    done = _CacheFiles(folder, _key(layers, images), len(images)).done
+    return done.is_file() and len(json.loads(done.read_text("utf-8"))) == len(images)
+
+
 def _fill(
     layers: FrozenLayers,
     missing: CaptionDataset,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import Report
 from capsearch.encoders.image import ImageNetwork
-from capsearch.encoders.training.fit.activations import load_activations
+from capsearch.encoders.training.fit.activations import is_complete, load_activations
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 
@@ -70,11 +70,22 @@ class _MapEncoder:
 
 
 def load_feature_maps(
-    backbone: ImageNetwork, data: CaptionDataset, folder: Path, report: Report | None = None
+    backbone: ImageNetwork,
+    data: CaptionDataset,
+    folder: Path,
+    report: Report | None = None,
+    whole: CaptionDataset | None = None,
 ) -> EncodedImages:
     """The images that can be read with their features and feature maps.
 
-    The cache takes G x C x 2 bytes an image. TrainingProblem for a backbone without maps.
+    The cache takes G x C x 2 bytes an image. If it has all images of `whole`, of which `data` are
+    some, they are taken from there. TrainingProblem for a backbone without maps.
     """
-    found = load_activations(_MapEncoder(backbone), [data], folder, report)
-    return EncodedImages(found.data, found.features, found.values)
+    layers = _MapEncoder(backbone)
+    if whole is None or len(whole) == len(data) or not is_complete(layers, [whole], folder):
+        found = load_activations(layers, [data], folder, report)
+        return EncodedImages(found.data, found.features, found.values)
+    found = load_activations(layers, [whole], folder, report)
+    row_of = {image.id: row for row, image in enumerate(found.data.images)}
+    rows = np.array([row_of[image.id] for image in data.images], np.int64)
+    return EncodedImages(data, found.features[rows], found.values[rows])

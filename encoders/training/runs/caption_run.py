@@ -41,6 +41,7 @@ from capsearch.encoders.training.runs.run import (
     fit,
     head_card,
     read_split,
+    whole_split,
 )
 from capsearch.encoders.training.runs.schemes import Stage, stages_of
 from capsearch.engine.errors import TrainingProblem
@@ -100,7 +101,11 @@ def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
     train, validation = (
         _with_tags(
             load_feature_maps(
-                backbone, read_split(run, split), run.cache, listener.report(f"maps of {split}")
+                backbone,
+                read_split(run, split),
+                run.cache,
+                listener.report(f"maps of {split}"),
+                whole_split(run, split),
             ),
             tagger,
         )

@@ -18,6 +18,7 @@ from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corp
 from capsearch.encoders.training.fit.loop import TrainingLoop
 from capsearch.encoders.training.fit.validation import Epoch
 from capsearch.encoders.training.nn.dual_encoder import TrainingOptions, TrainingSet
+from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import LANGUAGES
 
 SENTENCE = "use3"
@@ -46,6 +47,7 @@ class TrainingRun:
     labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
     like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
     languages: tuple[str, ...] = LANGUAGES
+    caption_sources: tuple[str, ...] = ()  # of the captions that are used; none: all
     train_split: str = "train"
     validation_split: str = "val"
     backbone: str = DEFAULT_BACKBONE  # or the initial weights of a backbone run
@@ -71,9 +73,19 @@ class TrainingRun:
 
 
 def read_split(run: TrainingRun, split: str) -> CaptionDataset:
-    """A split of the run's data; `run.limit` applies to the training split."""
-    data = read(run.sources, splits=[split])
+    """A split of the run's data; `run.limit` applies to the training split.
+
+    DataProblem where no caption is of `run.caption_sources`.
+    """
+    data = whole_split(run, split).from_sources(*run.caption_sources)
+    if not data.images:
+        raise DataProblem(f"no caption of split '{split}' is from {', '.join(run.caption_sources)}")
     return data.first(run.limit) if run.limit and split == run.train_split else data
+
+
+def whole_split(run: TrainingRun, split: str) -> CaptionDataset:
+    """All images and captions of a split, whatever the run uses of them."""
+    return read(run.sources, splits=[split])
 
 
 def corpus_of(
