@@ -57,14 +57,6 @@ class Annotations:
     mentions: tuple[Mentions, ...]
     spellings: _Spellings = field(repr=False, default_factory=_Spellings)
 
-    def __add__(self, other: Annotations) -> Annotations:
-        """Both data sets, one after the other."""
-        merged = _Spellings()
-        for part in (self, other):
-            for key, counts in part.spellings.counts.items():
-                merged.counts[key].update(counts)
-        return Annotations(self.mentions + other.mentions, merged)
-
 
 def annotate(images: Iterable[CaptionedImage], languages: Sequence[str]) -> Annotations:
     """What captions, human tags, objects and labels say of each image."""

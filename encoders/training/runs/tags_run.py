@@ -14,16 +14,9 @@ from torch import nn
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.calibration.logistic import expected_calibration_error
-from capsearch.encoders.datasets.dataset import CaptionDataset, read_labelled
-from capsearch.encoders.datasets.features import FeatureCache, load_features
+from capsearch.encoders.datasets.dataset import read_labelled
 from capsearch.encoders.image import ImageNetwork
-from capsearch.encoders.tag_labels import (
-    Annotations,
-    TagLabels,
-    annotate,
-    build_vocabulary,
-    labels_of,
-)
+from capsearch.encoders.tag_labels import TagLabels, annotate, build_vocabulary, labels_of
 from capsearch.encoders.taggers import WEIGHTS_FILE, TagVocabulary
 from capsearch.encoders.training.fit.platt import Platt, best_threshold, fit_platt
 from capsearch.encoders.training.fit.tag_trainer import TagSet, TagTrainer, tag_logits
@@ -37,6 +30,7 @@ from capsearch.encoders.training.runs.run import (
     head_card,
     read_split,
 )
+from capsearch.encoders.training.runs.split_features import SplitFeatures, split_features
 from capsearch.engine.records import Vectors
 
 
@@ -48,31 +42,20 @@ class TagsRun:
     config: TagConfig
 
 
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """A split's features, in one or two views, and what is said of its images."""
-
-    views: Vectors  # (V, N, F)
-    annotations: Annotations
-
-    def __add__(self, other: _Split) -> _Split:
-        views = np.concatenate([self.views, other.views], axis=1)
-        return _Split(views, self.annotations + other.annotations)
-
-
 def train_tags(tags: TagsRun, listener: Listener | None = None) -> Path:
     """Train and calibrate a tagger; the new model's folder."""
     listener = listener or Listener()
     run = tags.run
     backbone = models.load_backbone(run.backbone)
-    train, validation = (_split(tags, backbone, one, listener) for one in ("train", "val"))
-    vocabulary = build_vocabulary(train.annotations, run.languages, run.min_count)
-    train_set = TagSet(train.views, labels_of(train.annotations, vocabulary))
-    validation_set = TagSet(validation.views, labels_of(validation.annotations, vocabulary))
-    model = TagNetwork(backbone.dimension, _priors(train_set), tags.config, run.options.seed)
-    said = replace(
-        validation_set, labels=labels_of(validation.annotations, vocabulary, objects=False)
+    train, validation = (_split(run, backbone, one, listener) for one in ("train", "val"))
+    said_of_train, said_of_validation = (
+        annotate(one.data.images, run.languages) for one in (train, validation)
     )
+    vocabulary = build_vocabulary(said_of_train, run.languages, run.min_count)
+    train_set = TagSet(train.views, labels_of(said_of_train, vocabulary))
+    validation_set = TagSet(validation.views, labels_of(said_of_validation, vocabulary))
+    model = TagNetwork(backbone.dimension, _priors(train_set), tags.config, run.options.seed)
+    said = replace(validation_set, labels=labels_of(said_of_validation, vocabulary, objects=False))
     trainer = TagTrainer(model, train_set, said, run.options, checkpoint_of(run.output))
     best = fit(run, trainer, listener)
     calibration = _calibrate(model, vocabulary, validation_set)
@@ -90,28 +73,16 @@ def train_tags(tags: TagsRun, listener: Listener | None = None) -> Path:
     return run.output
 
 
-def _split(tags: TagsRun, backbone: ImageNetwork, part: str, listener: Listener) -> _Split:
+def _split(
+    run: TrainingRun, backbone: ImageNetwork, part: str, listener: Listener
+) -> SplitFeatures:
     """The training or validation split, with the labelled photographs of the same part."""
-    run = tags.run
-    split = run.train_split if part == "train" else run.validation_split
-    found = _encoded(tags, backbone, read_split(run, split), part, listener)
-    if not run.labelled:
-        return found
-    labelled = read_labelled(run.labelled).split(part)
-    return found + _encoded(tags, backbone, labelled, part, listener)
-
-
-def _encoded(
-    tags: TagsRun, backbone: ImageNetwork, data: CaptionDataset, part: str, listener: Listener
-) -> _Split:
-    cache = FeatureCache(tags.run.cache)
-    report = listener.report(f"features of {part}")
-    readable, features = load_features(backbone, data, cache, report)
-    views = [features]
-    if tags.run.flip and part == "train":
-        report = listener.report(f"features of {part}, flipped")
-        views.append(load_features(backbone, readable, cache, report, flip=True)[1])
-    return _Split(np.stack(views), annotate(readable.images, tags.run.languages))
+    data = [read_split(run, run.train_split if part == "train" else run.validation_split)]
+    if run.labelled:
+        data.append(read_labelled(run.labelled).split(part))
+    flip = run.flip and part == "train"
+    first, *more = (split_features(run, backbone, one, part, listener, flip) for one in data)
+    return sum(more, start=first)
 
 
 def _priors(train: TagSet) -> Mapping[str, torch.Tensor]:
