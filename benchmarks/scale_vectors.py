@@ -75,7 +75,7 @@ class ScaleVectors:
 
     @cached_property
     def _bank(self) -> DocumentBank:
-        return stored_bank(self.model.name)
+        return stored_bank(self.model)
 
     @cached_property
     def _partner(self) -> NDArray[np.int64]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from capsearch.encoders import model_folder, models
-from capsearch.encoders.evidence import BANK_FILE, DocumentBank, StoredEvidence
+from capsearch.encoders import models
+from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
+from capsearch.encoders.text_encoder import CalibratedTextEncoder
 from capsearch.engine.errors import UnknownModel
 
 
@@ -30,11 +31,9 @@ def is_calibrated(model: Model) -> bool:
     return any(model.text.evidence_model("", one) is not None for one in model.text.languages)
 
 
-def stored_bank(name: str | None = None) -> DocumentBank:
+def stored_bank(model: Model) -> DocumentBank:
     """The unrelated documents that a model was calibrated with; UnknownModel if it was not."""
-    name = name or models.DEFAULT_MODEL
-    folder = models.find(name, *models.searching_kinds())
-    calibrated = calibration_folder(folder, model_folder.read_card(folder))
-    if not (calibrated / BANK_FILE).is_file():
-        raise UnknownModel(f"{name} is not calibrated: run `capsearch calibrate`")
-    return StoredEvidence(calibrated).bank
+    if not isinstance(model.text, CalibratedTextEncoder) or not is_calibrated(model):
+        command = f"capsearch calibrate --model {model.name} --data DIR"
+        raise UnknownModel(f"{model.name} is not calibrated: run `{command}`")
+    return model.text.evidence.bank

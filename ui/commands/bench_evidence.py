@@ -85,6 +85,7 @@ def evidence(
     from capsearch.encoders.datasets.features import FeatureCache, default_cache
 
     model = models.load(name)
+    bank = stored_bank(model)
     remark(f"{split}, model {model.name}")
     data = encode_images(
         model,
@@ -92,7 +93,6 @@ def evidence(
         FeatureCache(default_cache()),
         enricher=model.enricher() if enriched else NO_HEADS,
     )
-    bank = stored_bank(name)
     rows = list(measure.shares(model, bank, data, shares, captions))
     labelled = any(data.objects)
     named = list(measure.names(model, bank, data)) if labelled else []
