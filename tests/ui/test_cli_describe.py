@@ -147,6 +147,7 @@ def test_export_of_sidecars(
     done = run("export", "--format", "text", "--output", tmp_path / "texts", "--json").json
     assert done == {"written": 4, "skipped": []}
     assert run("export", "--format", "text").code == 2
+    assert run("export", "--format", "csv", "--json").code == 2  # CSV is no JSON
     assert run("export", "--format", "xmp", "--output", tmp_path).code == 2
 
 

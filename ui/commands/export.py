@@ -82,7 +82,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Export captions and tags; with PATH, only those of images there and below."""
-    _check(kind, output)
+    _check(kind, output, as_json)
     from capsearch.indexer.exporting import Selection, text_files, xmp_files
 
     selection = Selection(paths, written_by, languages or LANGUAGES)
@@ -99,11 +99,13 @@ def command(
     return 0
 
 
-def _check(kind: str, output: Path | None) -> None:
+def _check(kind: str, output: Path | None, as_json: bool) -> None:
     if kind == "text" and output is None:
         raise click.UsageError("--format text needs a folder: --output DIR")
     if kind == "xmp" and output is not None:
         raise click.UsageError("XMP sidecars are written beside the images: leave out --output")
+    if kind == "csv" and output is None and as_json:
+        raise click.UsageError("--json reports what was written; for CSV give --output FILE")
     if kind in TO_A_FILE and output is not None and output.exists():
         raise click.UsageError(f"{output} exists and is not overwritten; choose another name")
 
