@@ -111,17 +111,28 @@ class TagLabels:
 
 
 def labels_of(
-    annotations: Annotations, vocabulary: TagVocabulary, objects: bool = True
+    annotations: Annotations,
+    vocabulary: TagVocabulary,
+    objects: bool = True,
+    broader_unknown: bool = True,
 ) -> Mapping[str, TagLabels]:
-    """The labels by language; `objects` False: only what captions and tags say, as in COCO-CN."""
+    """The labels by language.
+
+    `objects` False: an image has only what captions and tags say, as in COCO-CN. `broader_unknown`
+    False, as there: whatever is not said is absent, an animal where a cat is named too.
+    """
     return {
-        language: _language_labels(annotations, vocabulary, language, objects)
+        language: _language_labels(annotations, vocabulary, language, objects, broader_unknown)
         for language in vocabulary.columns
     }
 
 
 def _language_labels(
-    annotations: Annotations, vocabulary: TagVocabulary, language: str, objects: bool
+    annotations: Annotations,
+    vocabulary: TagVocabulary,
+    language: str,
+    objects: bool,
+    broader_unknown: bool,
 ) -> TagLabels:
     tags = [vocabulary.tags[at] for at in vocabulary.columns[language]]
     column = {tag.concept or f"{language}:{tag.label}": at for at, tag in enumerate(tags)}
@@ -129,8 +140,8 @@ def _language_labels(
     for one in annotations.mentions:
         found = set(_keys(one, language, objects, annotations.spellings))
         positives.append(_columns(found, column))
-        unknown.append(_columns(_broader(found) - found, column))
-    named = [_space_of(one, language) for one in annotations.mentions]
+        unknown.append(_columns(_broader(found) - found if broader_unknown else (), column))
+    named = [_space_of(one, language, objects) for one in annotations.mentions]
     rows = {name: row for row, name in enumerate(dict.fromkeys(named))}
     captioned = np.array([language in one.said for one in annotations.mentions], np.bool_)
     return TagLabels(
@@ -142,13 +153,13 @@ def _language_labels(
     )
 
 
-def _space_of(one: Mentions, language: str) -> tuple[str, str]:
+def _space_of(one: Mentions, language: str, objects: bool) -> tuple[str, str]:
     """The columns that an image is annotated with, by name."""
     if language in one.said:
         return "captions", ""
-    if one.label_set:
+    if objects and one.label_set:
         return "labels", one.label_set
-    return ("objects", "") if one.objects else ("nothing", "")
+    return ("objects", "") if objects and one.objects else ("nothing", "")
 
 
 def _annotated_columns(

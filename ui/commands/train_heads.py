@@ -74,6 +74,12 @@ _backbone_option = click.option(
     show_default=True,
     help="The units of each hidden layer. Fewer make a smaller model.",
 )
+@click.option(
+    "--only-said",
+    is_flag=True,
+    help="Count as a tag only what captions and human tags say, as the COCO-CN paper does: no "
+    "labelled objects, and an animal is absent where a cat is named. To compare with the paper.",
+)
 @epochs_option
 @lr_option(5e-4, "The peak learning rate. Lower it when the loss diverges.")
 @no_flip_option
@@ -81,6 +87,7 @@ def tags(
     backbone: str | None,
     variant: Any,
     hidden: int,
+    only_said: bool,
     epochs: int,
     lr: float,
     no_flip: bool,
@@ -100,7 +107,7 @@ def tags(
     )
 
     def train(run: TrainingRun, listener: Listener) -> Path:
-        return train_tags(TagsRun(run, config), listener)
+        return train_tags(TagsRun(run, config, only_said), listener)
 
     return carry_out(train, run, as_json, use="bench tags --data DIR --model {}")
 

@@ -36,10 +36,14 @@ from capsearch.engine.records import Vectors
 
 @dataclass(frozen=True, slots=True)
 class TagsRun:
-    """A training run of a tagger."""
+    """A training run of a tagger.
+
+    `only_said`: as in COCO-CN, an image has what its captions and human tags say and nothing else.
+    """
 
     run: TrainingRun
     config: TagConfig
+    only_said: bool = False
 
 
 def train_tags(tags: TagsRun, listener: Listener | None = None) -> Path:
@@ -52,8 +56,9 @@ def train_tags(tags: TagsRun, listener: Listener | None = None) -> Path:
         annotate(one.data.images, run.languages) for one in (train, validation)
     )
     vocabulary = build_vocabulary(said_of_train, run.languages, run.min_count)
-    train_set = TagSet(train.views, labels_of(said_of_train, vocabulary))
-    validation_set = TagSet(validation.views, labels_of(said_of_validation, vocabulary))
+    known = {"objects": not tags.only_said, "broader_unknown": not tags.only_said}
+    train_set = TagSet(train.views, labels_of(said_of_train, vocabulary, **known))
+    validation_set = TagSet(validation.views, labels_of(said_of_validation, vocabulary, **known))
     model = TagNetwork(backbone.dimension, _priors(train_set), tags.config, run.options.seed)
     said = replace(validation_set, labels=labels_of(said_of_validation, vocabulary, objects=False))
     trainer = TagTrainer(model, train_set, said, run.options, checkpoint_of(run.output))
@@ -139,6 +144,7 @@ def _training(tags: TagsRun, train: TagSet) -> Mapping[str, Any]:
         "images": len(train),
         "captioned": {one: int(found.captioned.sum()) for one, found in train.labels.items()},
         "config": asdict(tags.config),
+        "only_said": tags.only_said,
     }
 
 
