@@ -1,21 +1,23 @@
 """What evidence is worth to a model: fitted by calibration, kept beside the model.
 
-`evidence.json` holds evidence models for each query language, `document_bank.safetensors` a few
-hundred unrelated images and captions. What a query scores on the bank is its background: cosines
-of different queries do not compare, but each does with its own background.
+`evidence.json` holds evidence models for each query language and the concepts that have tags,
+`document_bank.safetensors` a few hundred unrelated images and captions. What a query scores on the
+bank is its background: cosines of different queries do not compare, but each does with its own
+background.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from capsearch.encoders import atomic
+from capsearch.encoders import atomic, concepts
 from capsearch.encoders.model_folder import Arrays, save_arrays
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
@@ -64,35 +66,58 @@ class StoredEvidence:
         stored = Arrays(self.folder / BANK_FILE)
         return DocumentBank(stored["images"], stored["captions"])
 
+    def is_rare(self, text: str) -> bool:
+        """Whether no tag of the tagger that it was fitted with is about what a query names."""
+        if not self._tagged:
+            return False
+        return not any(ids & self._tagged for ids in concepts.mentioned(text))
+
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:
-        path = self.folder / FILE
-        if not path.is_file():
-            return {}
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored.get("schema", 0) > SCHEMA:
-            raise UnknownModel(
-                f"{path} was made by a newer capsearch; run `pip install -U capsearch`"
-            )
         return {
             name: LengthDependent(
                 _parse(one["short"]),
                 _parse(one["long"]),
-                _parse(one["unfamiliar"]) if one.get("unfamiliar") else None,
+                *(_parse(one[sort]) if one.get(sort) else None for sort in ("unfamiliar", "rare")),
             )
-            for name, one in stored["languages"].items()
+            for name, one in self._stored.get("languages", {}).items()
         }
 
+    @cached_property
+    def _tagged(self) -> frozenset[str]:
+        return frozenset(self._stored.get("tagged", ()))
 
-def save(folder: Path, models: Mapping[str, LengthDependent], bank: DocumentBank) -> None:
-    """Write a calibration; the bank first, so that no reader finds weights without it."""
+    @cached_property
+    def _stored(self) -> Mapping[str, Any]:
+        path = self.folder / FILE
+        if not path.is_file():
+            return {}
+        stored: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if stored.get("schema", 0) > SCHEMA:
+            raise UnknownModel(
+                f"{path} was made by a newer capsearch; run `pip install -U capsearch`"
+            )
+        return stored
+
+
+def save(
+    folder: Path,
+    models: Mapping[str, LengthDependent],
+    bank: DocumentBank,
+    tagged: Collection[str] = (),
+) -> None:
+    """Write a calibration; the bank first, so that no reader finds weights without it.
+
+    `tagged` are the ids of the concepts that the tagger knows.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     bank.save(folder)
     content = {
         "schema": SCHEMA,
         "languages": {name: asdict(one) for name, one in models.items()},
+        "tagged": sorted(tagged),
     }
-    atomic.write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
+    atomic.write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def _parse(stored: Mapping[str, object]) -> EvidenceModel:

@@ -16,7 +16,7 @@ from capsearch.encoders.requests import subject
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.words import fold, keywords, word_count
 from capsearch.engine.errors import UnknownLanguage
-from capsearch.engine.evidence_model import EvidenceModel
+from capsearch.engine.evidence_model import SHORT, EvidenceModel
 from capsearch.engine.records import EncodedText, Source, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias
 
@@ -82,7 +82,9 @@ class CalibratedTextEncoder(ABC):
         fitted = self.evidence.model(language)
         if fitted is None:
             return None
-        return fitted.at(word_count(text), bool(self.unknown_words(text, language)))
+        words, unfamiliar = word_count(text), bool(self.unknown_words(text, language))
+        rare = words <= SHORT and self.evidence.is_rare(text)
+        return fitted.at(words, unfamiliar, rare)
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""

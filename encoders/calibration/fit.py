@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from capsearch.encoders.calibration.examples import (
     sampled,
 )
 from capsearch.encoders.calibration.generated import WORDS_WEIGHT, generated_kinds
-from capsearch.encoders.calibration.labelled import LabelledImages, labelled_names
+from capsearch.encoders.calibration.labelled import LabelledImages, Sort, labelled_names
 from capsearch.encoders.calibration.logistic import Floats, Regression
 from capsearch.encoders.calibration.scenarios import Scenario, names, scenarios
 from capsearch.encoders.evidence import DocumentBank
@@ -53,14 +53,15 @@ def fit_evidence(
     bank: DocumentBank,
     object_names: Mapping[str, Mapping[str, str]],
     labelled: LabelledImages | None = None,
+    tagged: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, LengthDependent]:
     """For every language the data has captions in, what evidence is worth to its queries.
 
     `object_names[language]` names the labels of `data.objects`: such short queries have many
-    right answers where a sentence has one, so they are fitted apart. Without them the names of what
-    `labelled` images show take their place, and without these, sentences. Names of what
-    `labelled` images show that have unknown words are a third sort of queries.
+    right answers where a sentence has one, so they are fitted apart, with the names of what
+    `labelled` images show; without either, as sentences. Names with unknown words, and names of
+    what is not among the `tagged` concepts, are further sorts of queries.
     """
     fitted = {}
     for language in data.captions:
@@ -73,14 +74,17 @@ def fit_evidence(
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
         short = list(names(data, encoded, labels, bank, random))
-        unfamiliar: list[Scenario] = []
+        further: dict[Sort, list[Scenario]] = {"short": [], "unfamiliar": [], "rare": []}
         if labelled is not None:
-            short = short or list(labelled_names(labelled, encoder, language, bank, random))
-            unfamiliar += labelled_names(labelled, encoder, language, bank, random, True)
+            for sort, found in further.items():
+                found += labelled_names(labelled, encoder, language, bank, random, sort, tagged)
+        short += further["short"]
+        unfamiliar, rare = (
+            _fit(further[sort], sentences, weight, random) if further[sort] else None
+            for sort in ("unfamiliar", "rare")
+        )
         fitted[language] = LengthDependent(
-            short=_fit(short, sentences, weight, random) if short else long,
-            long=long,
-            unfamiliar=_fit(unfamiliar, sentences, weight, random) if unfamiliar else None,
+            _fit(short, sentences, weight, random) if short else long, long, unfamiliar, rare
         )
     return fitted
 

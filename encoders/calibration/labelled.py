@@ -6,9 +6,11 @@ not: among them are some that the model was never trained on, whose best hits ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -32,6 +34,8 @@ from capsearch.engine.protocols import TextEncoder
 SPLIT = "val"  # of encoders.datasets.labelled: neither trained on nor reported
 _DRAWS = 4  # of each size: as many queries as the captioned photographs give
 _ENOUGH = 20  # names to fit on
+_OF_A_SET = 40  # names of one labelled set: models of cars are not more of the world than places
+Sort = Literal["short", "unfamiliar", "rare"]  # as in engine.evidence_model.LengthDependent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class LabelledImages:
     """Images whose objects are the ids of the concepts they show, broader ones included."""
 
     data: EncodedImages  # without captions by people
-    named: tuple[str, ...]  # the concepts that labels stand for
+    sets: Mapping[str, str]  # the concepts that labels stand for, and the labelled set of each
 
 
 def encode_labelled(
@@ -61,8 +65,8 @@ def encode_labelled(
     objects = tuple(tuple(sorted(found)) for found in shown)
     images = model.image.project(features)
     written = described(model, model.enricher(), data, features, report)
-    named = {one for image in data.images for one in image.concepts}
-    return LabelledImages(EncodedImages(images, {}, objects, *written), tuple(sorted(named)))
+    sets = {one: image.labelled_set for image in data.images for one in image.concepts}
+    return LabelledImages(EncodedImages(images, {}, objects, *written), dict(sorted(sets.items())))
 
 
 def labelled_names(
@@ -71,19 +75,23 @@ def labelled_names(
     language: str,
     bank: DocumentBank,
     random: np.random.Generator,
-    unfamiliar: bool = False,
+    sort: Sort = "short",
+    tagged: Collection[str] = (),
 ) -> Iterator[Scenario]:
     """Names of concepts as queries against images without captions, in several sizes.
 
-    Names of which the encoder knows every word, or with `unfamiliar` the others; none at all if
-    these are too few.
+    Names of one sort; none at all if these are too few. `tagged` are the concepts that have tags.
     """
     data = labelled.data
-    names = {one: concepts.by_id(one).name(language) for one in labelled.named}
+    names = {one: concepts.by_id(one).name(language) for one in labelled.sets}
+    by_set: dict[str, list[str]] = defaultdict(list)
+    for one, name in names.items():
+        if _sort_of(name, encoder, language, tagged) == sort:
+            by_set[labelled.sets[one]].append(one)
     named = [
-        one
-        for one, name in names.items()
-        if bool(encoder.unknown_words(name, language)) == unfamiliar
+        some[at]
+        for some in by_set.values()
+        for at in draw(np.arange(len(some)), _OF_A_SET, random).tolist()
     ]
     if len(named) < _ENOUGH:
         return
@@ -103,3 +111,10 @@ def labelled_names(
             language,
             [texts[row] for row in asked],
         )
+
+
+def _sort_of(name: str, encoder: TextEncoder, language: str, tagged: Collection[str]) -> Sort:
+    if encoder.unknown_words(name, language):
+        return "unfamiliar"
+    known = any(not ids.isdisjoint(tagged) for ids in concepts.mentioned(name))
+    return "short" if known or not tagged else "rare"

@@ -68,8 +68,10 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     bank = document_bank(general)
     labels = sorted({label for found in validation.objects for label in found})
     labelled = encode_labelled(model, run.labelled, cache, report) if run.labelled else None
-    fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled)
-    evidence.save(folder, fitted, bank)
+    tagger = model.enricher().tagger
+    tagged = tagger.concepts if tagger else frozenset()
+    fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, tagged)
+    evidence.save(folder, fitted, bank, tagged)
     return fitted
 
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsearch.encoders import concepts
+from capsearch.encoders import concepts, evidence
 from capsearch.encoders.calibration import fit
 from capsearch.encoders.calibration import labelled as labelled_module
 from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages
 from capsearch.encoders.calibration.labelled import LabelledImages, labelled_names
 from capsearch.encoders.evidence import DocumentBank
+from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.records import EncodedText
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
@@ -62,7 +63,9 @@ def labelled(share: float) -> LabelledImages:
     others = anywhere(COUNT, 5)
     images = np.where(known[:, None], unit(names + 0.5 * others), others)
     objects = tuple(tuple(concepts.broader(one)) for one in shown)
-    return LabelledImages(EncodedImages(documents(images), {}, objects), NAMED)
+    return LabelledImages(
+        EncodedImages(documents(images), {}, objects), dict.fromkeys(NAMED, "set")
+    )
 
 
 def found_by(share: float, bank: DocumentBank):
@@ -146,3 +149,40 @@ def written(objects):
     found = documents(strip_bias(encoded.caption))
     rows = np.arange(len(names))
     return {"en": EncodedCaptions(names, encoded.visual, encoded.caption, found, rows)}
+
+
+def test_names_of_what_has_no_tag_are_fitted_apart(bank, captioned):
+    """The images of names with a tag lie near them, those of the others anywhere."""
+    known = [one for one in NAMED if concepts.by_id(one).name("en") not in UNKNOWN]
+    tagged = known[: len(known) // 2]
+    near, far = labelled(1.0), labelled(0.0)
+    has_tag = np.array([bool(set(tagged) & set(shown)) for shown in near.data.objects])
+    images = np.where(has_tag[:, None], near.data.images, far.data.images)
+    data = replace(near, data=replace(near.data, images=images))
+    fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, data, tagged)["en"]
+    assert fitted.rare is not None and fitted.at(1, rare=True) is fitted.rare
+    odds = [one.kinds[""].weights["image"] * 0.8 + one.kinds[""].intercept
+            for one in (fitted.short, fitted.rare)]  # fmt: skip
+    assert odds[0] > odds[1] + 1.0
+    assert fit.fit_evidence(RandomTexts(), captioned, bank, {}, near)["en"].rare is None
+
+
+def test_models_of_cars_do_not_outnumber_everything_else(bank, monkeypatch):
+    monkeypatch.setattr(labelled_module, "_OF_A_SET", 2)
+    monkeypatch.setattr(labelled_module, "_ENOUGH", 1)
+    data = replace(labelled(1.0), sets={**dict.fromkeys(NAMED, "cars"), NAMED[0]: "places"})
+    found = list(labelled_names(data, RandomTexts(), "en", bank, np.random.default_rng(0)))
+    assert len(found[-1].texts) <= 3
+
+
+def test_a_query_is_rare_if_no_tag_is_about_what_it_names(bank, tmp_path):
+    model = EvidenceModel({"": KindWeights(0.0, {"image": 1.0}, {})}, 1000, 0.0, 0.5)
+    fitted = {"en": LengthDependent(model, model, rare=model)}
+    evidence.save(tmp_path, fitted, bank, {"cat"})
+    stored = evidence.StoredEvidence(tmp_path)
+    assert stored.model("en") == fitted["en"]
+    assert [stored.is_rare(text) for text in ("two cats", "猫", "an animal", "violin", "zxqv")] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
+    evidence.save(tmp_path, fitted, bank)
+    assert not evidence.StoredEvidence(tmp_path).is_rare("violin")
