@@ -1,6 +1,6 @@
 """What evidence is worth to a model: fitted by calibration, kept beside the model.
 
-`evidence.json` holds evidence models for each query language and the concepts that have tags,
+`evidence.json` holds evidence models for each query language and the concepts that captions name,
 `document_bank.safetensors` a few hundred unrelated images and captions. What a query scores on the
 bank is its background: cosines of different queries do not compare, but each does with its own
 background.
@@ -67,10 +67,10 @@ class StoredEvidence:
         return DocumentBank(stored["images"], stored["captions"])
 
     def is_rare(self, text: str) -> bool:
-        """Whether no tag of the tagger that it was fitted with is about what a query names."""
-        if not self._tagged:
+        """Whether a query names nothing that captions commonly name."""
+        if not self._common:
             return False
-        return not any(ids & self._tagged for ids in concepts.mentioned(text))
+        return not any(ids & self._common for ids in concepts.mentioned(text))
 
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:
@@ -84,8 +84,8 @@ class StoredEvidence:
         }
 
     @cached_property
-    def _tagged(self) -> frozenset[str]:
-        return frozenset(self._stored.get("tagged", ()))
+    def _common(self) -> frozenset[str]:
+        return frozenset(self._stored.get("common", ()))
 
     @cached_property
     def _stored(self) -> Mapping[str, Any]:
@@ -104,18 +104,18 @@ def save(
     folder: Path,
     models: Mapping[str, LengthDependent],
     bank: DocumentBank,
-    tagged: Collection[str] = (),
+    common: Collection[str] = (),
 ) -> None:
     """Write a calibration; the bank first, so that no reader finds weights without it.
 
-    `tagged` are the ids of the concepts that the tagger knows.
+    `common` are the ids of the concepts that captions commonly name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     bank.save(folder)
     content = {
         "schema": SCHEMA,
         "languages": {name: asdict(one) for name, one in models.items()},
-        "tagged": sorted(tagged),
+        "common": sorted(common),
     }
     atomic.write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 

@@ -85,11 +85,6 @@ class BuiltInTagger:
     semantic: int  # English scores that are inputs of the other outputs; 0: no cascade
     min_confidence: float  # of a tag that is returned
 
-    @property
-    def concepts(self) -> frozenset[str]:
-        """The ids of the concepts that it has tags for."""
-        return frozenset(tag.concept for tag in self.vocabulary.tags if tag.concept)
-
     def tag(self, features: ImageFeatures) -> tuple[tuple[Tag, ...], ...]:
         """The tags of each image, best first; in English where they are concepts."""
         return tuple(tuple(self._tags(row)) for row in self.probabilities(features.pooled))

@@ -65,15 +65,15 @@ class LengthDependent:
     """Evidence models for short queries and for sentences; those between are interpolated.
 
     "cat" has many right answers and a sentence one, so the same score means different odds. Names
-    of what few photographs show have fewer right answers, and no tag that could say whether a
-    photograph shows it. Names that the text encoder was not trained with find less than others at
-    the same score; in longer queries the other words help.
+    of what few photographs show have fewer right answers than names of everyday things. Names that
+    the text encoder was not trained with find less than others at the same score; in longer queries
+    the other words help.
     """
 
     short: EvidenceModel  # up to SHORT words
     long: EvidenceModel  # from LONG words on
     unfamiliar: EvidenceModel | None = None  # short, with a word outside the vocabulary
-    rare: EvidenceModel | None = None  # short, and no tag is about what it names
+    rare: EvidenceModel | None = None  # short, and captions hardly ever name what it names
 
     def at(self, words: int, unfamiliar: bool = False, rare: bool = False) -> EvidenceModel:
         """The model for a query of so many words."""

@@ -213,12 +213,6 @@ class FakeTagger:
     unlinked: frozenset[str] = frozenset()
     tagged: int = 0
 
-    @property
-    def concepts(self) -> frozenset[str]:
-        """Of the colours."""
-        colours = (names[0] for names in CONCEPTS[: len(COLOURS)] if names[0] not in self.unlinked)
-        return frozenset(_CONCEPT_IDS.get(one, one) for one in colours)
-
     def tag(self, features: ImageFeatures) -> tuple[tuple[Tag, ...], ...]:
         """The colours of more than a tenth of the image, largest share first."""
         self.tagged += len(features)

@@ -170,11 +170,6 @@ class Tagger(Protocol):
         """NAME@DIGEST: tags of another name were written by another model."""
         ...
 
-    @property
-    def concepts(self) -> frozenset[str]:
-        """The ids of the concepts that it has tags for."""
-        ...
-
     def tag(self, features: ImageFeatures) -> tuple[tuple[Tag, ...], ...]:
         """The tags of each image, best first, none twice; needs `features.pooled` alone.
 

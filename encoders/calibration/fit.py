@@ -29,7 +29,8 @@ from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Source
 
 BANK = 750  # images and captions
-LOST = 0.01  # of the queries may lose all hits to the cut-off, and of right hits their place
+# The share of the queries that may lose all hits to the cut-off, and of right hits their place.
+LOST_NAMES, LOST_SENTENCES, LOST_PLACES = 0.02, 0.004, 0.01
 FIRST = 10  # hits that count for the cut-offs
 
 
@@ -53,15 +54,16 @@ def fit_evidence(
     bank: DocumentBank,
     object_names: Mapping[str, Mapping[str, str]],
     labelled: LabelledImages | None = None,
-    tagged: Collection[str] = (),
+    common: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, LengthDependent]:
     """For every language the data has captions in, what evidence is worth to its queries.
 
     `object_names[language]` names the labels of `data.objects`: such short queries have many
-    right answers where a sentence has one, so they are fitted apart, with the names of what
-    `labelled` images show; without either, as sentences. Names with unknown words, and names of
-    what is not among the `tagged` concepts, are further sorts of queries.
+    right answers where a sentence has one, so they are fitted apart. Without them the names of what
+    `labelled` images show take their place, and without these, sentences. Two more sorts of names
+    are fitted on `labelled` images: those with unknown words, and those of what is not among the
+    `common` concepts. (Common things are also seen where no label says so.)
     """
     fitted = {}
     for language in data.captions:
@@ -77,8 +79,8 @@ def fit_evidence(
         further: dict[Sort, list[Scenario]] = {"short": [], "unfamiliar": [], "rare": []}
         if labelled is not None:
             for sort, found in further.items():
-                found += labelled_names(labelled, encoder, language, bank, random, sort, tagged)
-        short += further["short"]
+                found += labelled_names(labelled, encoder, language, bank, random, sort, common)
+        short = short or further["short"]
         unfamiliar, rare = (
             _fit(further[sort], sentences, weight, random) if further[sort] else None
             for sort in ("unfamiliar", "rare")
@@ -118,7 +120,7 @@ def _fit(
         both = [one for one in described if one.generated]
         more = generated_kinds(model, generated, both, clm_weight, random)
         model = replace(model, kinds={**kinds, **more})
-    first, others = _cutoffs(model, found)
+    first, others = _cutoffs(model, found, LOST_SENTENCES if found is sentences else LOST_NAMES)
     return replace(model, cutoff=first, tail_cutoff=min(first, others))
 
 
@@ -178,7 +180,7 @@ def _examples(
     return examples.joined()
 
 
-def _cutoffs(model: EvidenceModel, found: Sequence[Scenario]) -> tuple[float, float]:
+def _cutoffs(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tuple[float, float]:
     """What all but a few best hits reach, and all but a few right ones among the first.
 
     Only queries with a right hit among the first count. Captions by people only make hits surer,
@@ -199,7 +201,8 @@ def _cutoffs(model: EvidenceModel, found: Sequence[Scenario]) -> tuple[float, fl
                 right.extend(hits)
     if not best:
         return 0.0, 0.0
-    return round(float(np.quantile(best, LOST)), 4), round(float(np.quantile(right, LOST)), 4)
+    first, others = np.quantile(best, lost), np.quantile(right, LOST_PLACES)
+    return round(float(first), 4), round(float(others), 4)
 
 
 def probabilities(model: EvidenceModel, scenario: Scenario, row: int) -> Floats:

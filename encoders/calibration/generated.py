@@ -27,9 +27,9 @@ from capsearch.engine.records import Source
 WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablations.md
 GENERATED_WORDS_WEIGHT = 0.5
 _NEARLY_ALL = 0.9  # some images lose their only caption to another, as wrong captions
-GENERATED_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+GENERATED_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 # A tag's score is a probability, the others are cosines.
-TAG_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+TAG_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
 def generated_kinds(

@@ -76,17 +76,18 @@ def labelled_names(
     bank: DocumentBank,
     random: np.random.Generator,
     sort: Sort = "short",
-    tagged: Collection[str] = (),
+    common: Collection[str] = (),
 ) -> Iterator[Scenario]:
     """Names of concepts as queries against images without captions, in several sizes.
 
-    Names of one sort; none at all if these are too few. `tagged` are the concepts that have tags.
+    Names of one sort; none at all if these are too few. `common` are the concepts that
+    captions commonly name.
     """
     data = labelled.data
     names = {one: concepts.by_id(one).name(language) for one in labelled.sets}
     by_set: dict[str, list[str]] = defaultdict(list)
     for one, name in names.items():
-        if _sort_of(name, encoder, language, tagged) == sort:
+        if _sort_of(name, encoder, language, common) == sort:
             by_set[labelled.sets[one]].append(one)
     named = [
         some[at]
@@ -113,8 +114,8 @@ def labelled_names(
         )
 
 
-def _sort_of(name: str, encoder: TextEncoder, language: str, tagged: Collection[str]) -> Sort:
+def _sort_of(name: str, encoder: TextEncoder, language: str, common: Collection[str]) -> Sort:
     if encoder.unknown_words(name, language):
         return "unfamiliar"
-    known = any(not ids.isdisjoint(tagged) for ids in concepts.mentioned(name))
-    return "short" if known or not tagged else "rare"
+    known = any(not ids.isdisjoint(common) for ids in concepts.mentioned(name))
+    return "short" if known or not common else "rare"

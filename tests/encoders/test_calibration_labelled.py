@@ -151,15 +151,15 @@ def written(objects):
     return {"en": EncodedCaptions(names, encoded.visual, encoded.caption, found, rows)}
 
 
-def test_names_of_what_has_no_tag_are_fitted_apart(bank, captioned):
-    """The images of names with a tag lie near them, those of the others anywhere."""
+def test_names_of_what_captions_hardly_name_are_fitted_apart(bank, captioned):
+    """The images of common things lie near their names, those of others anywhere."""
     known = [one for one in NAMED if concepts.by_id(one).name("en") not in UNKNOWN]
-    tagged = known[: len(known) // 2]
+    common = known[: len(known) // 2]
     near, far = labelled(1.0), labelled(0.0)
-    has_tag = np.array([bool(set(tagged) & set(shown)) for shown in near.data.objects])
-    images = np.where(has_tag[:, None], near.data.images, far.data.images)
+    is_common = np.array([bool(set(common) & set(shown)) for shown in near.data.objects])
+    images = np.where(is_common[:, None], near.data.images, far.data.images)
     data = replace(near, data=replace(near.data, images=images))
-    fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, data, tagged)["en"]
+    fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, data, common)["en"]
     assert fitted.rare is not None and fitted.at(1, rare=True) is fitted.rare
     odds = [one.kinds[""].weights["image"] * 0.8 + one.kinds[""].intercept
             for one in (fitted.short, fitted.rare)]  # fmt: skip
@@ -175,7 +175,7 @@ def test_models_of_cars_do_not_outnumber_everything_else(bank, monkeypatch):
     assert len(found[-1].texts) <= 3
 
 
-def test_a_query_is_rare_if_no_tag_is_about_what_it_names(bank, tmp_path):
+def test_a_query_is_rare_if_it_names_nothing_common(bank, tmp_path):
     model = EvidenceModel({"": KindWeights(0.0, {"image": 1.0}, {})}, 1000, 0.0, 0.5)
     fitted = {"en": LengthDependent(model, model, rare=model)}
     evidence.save(tmp_path, fitted, bank, {"cat"})
