@@ -6,7 +6,7 @@ document outside can exceed. Whatever scores more than that is settled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Generic, TypeVar
@@ -61,26 +61,26 @@ def settle(
     query: EncodedQuery,
     stop: int,
     depth: int,
-    gather: Callable[[int], Pool[Row]],
+    gather: Callable[[int], Iterable[Pool[Row]]],
     deeper: int = DEEPER,
 ) -> list[Ranked[Row]]:
     """At least the first `stop` of the ranking, or all of it.
 
-    `gather` finds so many candidates by each source, first `depth`, then `deeper` times as many.
-    How many are settled at a depth does not depend on `stop`, and a deeper step only appends to
-    them. An approximate search may miss a document at first and find it deeper: it then comes
-    after what is settled, so that all pages are cut from one and the same ranking.
+    `gather` finds so many candidates by each source, first `depth`, then `deeper` times as many,
+    and may score them part by part. What is settled after a part does not depend on `stop`, and
+    each only appends to it. An approximate search may miss a document at first and find it later:
+    it then comes after what is settled, so that all pages are cut from one and the same ranking.
     """
     settled: dict[str, Ranked[Row]] = {}
     while True:
-        pool = gather(depth)
-        last = pool.bound == -np.inf or pool.bound < query.min_score
-        ranked = list(pool.ranked)
-        if not last:
-            above = takewhile(lambda one: one.score > pool.bound, ranked)  # noqa: B023
-            ranked = list(above)[: depth // OVERSAMPLING]
-        for one in ranked:
-            settled.setdefault(one.image_id, one)
-        if last or len(settled) >= stop:
-            return list(settled.values())
+        for pool in gather(depth):
+            last = pool.bound == -np.inf or pool.bound < query.min_score
+            ranked = list(pool.ranked)
+            if not last:
+                above = takewhile(lambda one: one.score > pool.bound, ranked)  # noqa: B023
+                ranked = list(above)[: depth // OVERSAMPLING]
+            for one in ranked:
+                settled.setdefault(one.image_id, one)
+            if last or len(settled) >= stop:
+                return list(settled.values())
         depth *= deeper

@@ -6,7 +6,7 @@ of the vectors miss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +47,11 @@ class Search:
         """
         return settle(self.query, stop, MIN_DEPTH, self._gather)
 
-    def _gather(self, depth: int) -> settling.Pool[Hit | None]:
+    def _gather(self, depth: int) -> Iterator[settling.Pool[Hit | None]]:
         """The best `depth` by each vector; beyond MAX_DEPTH, or without one, all that pass."""
         if depth > MAX_DEPTH or (depth > MIN_DEPTH and not self._nearest(depth)):
-            return settling.Pool(self._all(), -np.inf)
+            yield settling.Pool(self._all(), -np.inf)
+            return
         hits, surest = self._candidates(depth)
         scored = score(self.query, self.matches, hits)
         totals = self._totals() if short(self.query, scored, depth) else Totals()
@@ -58,7 +59,7 @@ class Search:
         bound = float(self.query.fusion.bounds(Evidence.single(most))[0])
         if len(scored.hits) >= totals.images:
             bound = -np.inf
-        return settling.Pool(self._rank(scored, scored.hits), bound)
+        yield settling.Pool(self._rank(scored, scored.hits), bound)
 
     def page(self, ranked: Sequence[Ranked[Hit | None]]) -> tuple[Found, ...]:
         """Documents with the reasons for their scores."""

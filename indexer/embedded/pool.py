@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 
@@ -16,10 +15,14 @@ from capsearch.indexer.embedded.arrays import Rows, Slots
 from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays, within
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
+from capsearch.indexer.embedded.threads import Threads
 
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
 _DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
-_AHEAD = 2  # times as many rows are found: codes miss some of the last, and more may be needed
+# Codes miss some of the last rows that they find, so twice as many are found as are needed; at
+# first four times as many, which serve the next step, too.
+_OVERSAMPLING, _AHEAD = 2, 4
+_threads = Threads(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class BestRows:
 
     def find(self, depth: int) -> BestRows:
         """Finds `depth` rows, and more for later."""
-        if len(self._slots) < min(depth, self._every):
+        if len(self._slots) < min(_OVERSAMPLING * depth, self._every):
             ahead, few = _AHEAD * depth, self.few
             if few is None:
                 found = self.nearest.top(self.query, ahead)
@@ -72,7 +75,9 @@ class BestRows:
     def outside(self, depth: int) -> float:
         """What no row but the first `depth` exceeds; NaN if there is no other."""
         inside = self._scores[:depth]
-        return np.nan if len(inside) >= self._every else float(inside[-1])
+        if len(inside) >= self._every:
+            return np.nan
+        return float(inside[-1]) if len(inside) else np.inf
 
     @property
     def _every(self) -> int:
@@ -104,8 +109,10 @@ class Candidates:
         if depth >= len(self.arrays.images):
             return Pool(np.arange(len(self.arrays.images)), {})
         by_image, by_caption = self._find(depth)
-        tagged, surest = self.matches.tags.top(depth)
-        worded = self._with_words()
+        try:
+            worded, (tagged, surest) = self._with_words(), self.matches.tags.top(depth)
+        finally:  # nothing goes on after a search that failed
+            wait([one for one in (by_image, by_caption) if one is not None])
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
         parts = [_among(one, self.allowed.few) for one in (worded, tagged)]
         if by_image is not None:
@@ -128,7 +135,7 @@ class Candidates:
             most["image"] = exact_scores(self.query.image, self.arrays.images, slots)
         at = np.searchsorted(slots, captioned)
         for source in ("caption", "generated"):
-            # The captions that were not found score less than those that were.
+            # Captions that were not found score less than those that were, but for what codes miss.
             most[source][at] = -np.inf
             np.maximum.at(most[source], at, scores)
         return Pool(slots, highest, Evidence.of(len(slots), **most))
@@ -140,13 +147,13 @@ class Candidates:
         if query.image is not None:
             if self._images is None:
                 self._images = BestRows(query.image, arrays.images, arrays.nearest_images, few)
-            by_image = _threads().submit(self._images.find, depth)
+            by_image = _threads.submit(self._images.find, depth)
         if query.caption is not None:
             if self._captions is None:
                 captions = None if few is None else self._captions_of(few)
                 rows, nearest = arrays.captions, arrays.nearest_captions
                 self._captions = BestRows(query.caption, rows, nearest, captions)
-            by_caption = _threads().submit(self._captions.find, depth * _CAPTIONS_PER_IMAGE)
+            by_caption = _threads.submit(self._captions.find, depth * _CAPTIONS_PER_IMAGE)
         return by_image, by_caption
 
     def _blind(self, depth: int) -> Pool:
@@ -201,8 +208,3 @@ def _most_offset(query: EncodedQuery) -> float:
 
 def _among(slots: Slots, few: Slots | None) -> Slots:
     return slots if few is None else np.intersect1d(slots, few)
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(4)

@@ -9,15 +9,14 @@ coordinates: the hubness penalty is one of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 
 from capsearch.engine.records import Vectors
 from capsearch.indexer.embedded.arrays import Rows, Slots, as_float32, sequential
+from capsearch.indexer.embedded.threads import Threads
 
 BLOCK_ROWS = 32  # in a block of FAISS's fast scan
 MAX_LISTS = 1024
@@ -29,7 +28,6 @@ _TRAINING_ROWS = 16_384
 _MIN_PROBES, _PROBED_SHARE = 24, 1 / 4  # of the lists; measured, docs/scale.md
 _PROBED_DEPTH = 64  # all lists are scanned for more than one of so many rows
 _OUTGROWN_BY = 4  # times as many lists would suit
-_THREADS = 4  # searches at once; more wait
 Result = TypeVar("Result")
 
 
@@ -141,12 +139,10 @@ def _one_thread(work: Callable[[], Result]) -> Result:
     query: its threads wait for each other more than they work, and hold the cores meanwhile. The
     number of OpenMP threads belongs to the thread that sets it, so the caller's stays as it is.
     """
-    return _threads().submit(work).result()
+    return _threads.submit(work).result()
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS, initializer=lambda: faiss().omp_set_num_threads(1))
+_threads = Threads(4, lambda: faiss().omp_set_num_threads(1))  # searches at once; more wait
 
 
 def _padded(rows: Vectors, shape: Shape) -> Vectors:

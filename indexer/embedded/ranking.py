@@ -1,7 +1,7 @@
 """One search: candidates by every source of evidence, scored from their rows, step by step.
 
-No document outside the candidates can exceed the bound (engine.settling). Where codes find the
-candidates this holds but for what codes miss.
+No document outside the candidates can exceed the bound (engine.settling), and no candidate what it
+can score at most. Where codes find the candidates both hold but for what codes miss.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Search:
         candidates = Candidates(self.catalog, self.arrays, self.query, self.matches, self.allowed)
         checked, ranked = np.empty(0, np.int64), list[Ranked[int]]()
 
-        def deeper(depth: int) -> settling.Pool[int]:
+        def deeper(depth: int) -> Iterator[settling.Pool[int]]:
             nonlocal checked, ranked
             pool = candidates.pool(depth)
             bound = -np.inf
@@ -98,13 +98,10 @@ class Search:
                 new = self.scored(unknown)
                 better = rank(self.query, new.evidence, new.ids, new.slots)
                 ranked = merge(ranked, better)
-                enough = len(ranked) >= stop and ranked[stop - 1].score > others
+                yield settling.Pool(ranked, max(bound, others))
                 # Where a part settles nothing, a deeper step settles more than the next part.
-                useless = len(unknown) and not any(one.score > bound for one in better)
-                if enough or useless:
-                    bound = max(bound, others)
-                    break
-            return settling.Pool(ranked, bound)
+                if len(unknown) and not any(one.score > bound for one in better):
+                    return
 
         return settle(self.query, stop, MIN_DEPTH, deeper, _DEEPER)
 

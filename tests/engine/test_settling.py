@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -36,9 +38,9 @@ def test_ties_rank_by_id_and_what_is_below_the_cut_off_is_left_out():
 def test_a_step_goes_deeper_until_the_page_is_settled():
     depths = []
 
-    def gather(depth: int) -> Pool[int]:
+    def gather(depth: int) -> list[Pool[int]]:
         depths.append(depth)
-        return pool(depth)
+        return [pool(depth)]
 
     assert ids(settle(CM, 5, 8, gather))[:5] == list(SCORES)[:5]
     assert depths == [8, 8 * DEEPER]  # the first settles 8 / OVERSAMPLING
@@ -46,8 +48,8 @@ def test_a_step_goes_deeper_until_the_page_is_settled():
 
 
 def test_pages_neither_repeat_nor_drop_a_document_that_a_first_step_missed():
-    def gather(depth: int) -> Pool[int]:
-        return pool(depth, frozenset({"i000"}) if depth == 8 else frozenset())
+    def gather(depth: int) -> list[Pool[int]]:
+        return [pool(depth, frozenset({"i000"}) if depth == 8 else frozenset())]
 
     whole = ids(settle(CM, 1000, 8, gather))
     pages = [ids(settle(CM, stop, 8, gather))[stop - 5 : stop] for stop in range(5, 101, 5)]
@@ -55,15 +57,31 @@ def test_pages_neither_repeat_nor_drop_a_document_that_a_first_step_missed():
     assert sorted(whole) == sorted(SCORES) and whole[:3] == ["i001", "i002", "i000"]
 
 
+def test_pages_do_not_depend_on_how_many_parts_of_a_step_were_needed():
+    """The second part has a document that should have been in the first."""
+
+    def gather(depth: int) -> Iterator[Pool[int]]:
+        found = pool(depth, frozenset({"i001"}))
+        yield Pool(found.ranked[:4], found.ranked[4].score)
+        yield pool(depth)
+
+    whole = ids(settle(CM, 1000, 16, gather))
+    for size in (1, 2, 3, 7):
+        stops = range(size, 101, size)
+        pages = [ids(settle(CM, stop, 16, gather))[stop - size : stop] for stop in stops]
+        assert [one for page in pages for one in page] == whole[: len(stops) * size]
+    assert whole[:6] == ["i000", "i002", "i003", "i004", "i001", "i005"]
+
+
 @pytest.mark.parametrize("stop", [1, 3, 50])
 def test_once_no_other_document_can_pass_the_cut_off_all_are_settled(stop):
     query = EncodedQuery(SingleSource("image"), np.ones(1, np.float32), min_score=0.97)
     depths = []
 
-    def gather(depth: int) -> Pool[int]:
+    def gather(depth: int) -> list[Pool[int]]:
         depths.append(depth)
         found = pool(depth)
-        return Pool([one for one in found.ranked if one.score >= 0.97], found.bound)
+        return [Pool([one for one in found.ranked if one.score >= 0.97], found.bound)]
 
     assert ids(settle(query, stop, 8, gather)) == ["i000", "i001", "i002", "i003"]
     assert depths == [8]

@@ -171,7 +171,7 @@ def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, mo
         """Misses the second best row unless asked for many."""
 
         def top(self, query, depth):
-            return np.array([n for n in super().top(query, depth) if n != 1 or depth > 20])
+            return np.array([n for n in super().top(query, depth) if n != 1 or depth > 40])
 
     monkeypatch.setattr(ranking, "MIN_DEPTH", 8)
     monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))
