@@ -68,9 +68,11 @@ class StoredEvidence:
 
     def is_rare(self, text: str) -> bool:
         """Whether a query names nothing that captions commonly name."""
-        if not self._common:
-            return False
-        return not any(ids & self._common for ids in concepts.mentioned(text))
+        return bool(self._common) and not _names(text, self._common)
+
+    def is_measured(self, text: str) -> bool:
+        """Whether a query names one of the objects that it was fitted with."""
+        return not self._objects or _names(text, self._objects)
 
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:
@@ -86,6 +88,10 @@ class StoredEvidence:
     @cached_property
     def _common(self) -> frozenset[str]:
         return frozenset(self._stored.get("common", ()))
+
+    @cached_property
+    def _objects(self) -> frozenset[str]:
+        return frozenset(self._stored.get("objects", ()))
 
     @cached_property
     def _stored(self) -> Mapping[str, Any]:
@@ -105,10 +111,12 @@ def save(
     models: Mapping[str, LengthDependent],
     bank: DocumentBank,
     common: Collection[str] = (),
+    objects: Collection[str] = (),
 ) -> None:
     """Write a calibration; the bank first, so that no reader finds weights without it.
 
-    `common` are the ids of the concepts that captions commonly name.
+    `common` are the ids of the concepts that captions commonly name, `objects` of those whose
+    names short queries were fitted on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     bank.save(folder)
@@ -116,8 +124,13 @@ def save(
         "schema": SCHEMA,
         "languages": {name: asdict(one) for name, one in models.items()},
         "common": sorted(common),
+        "objects": sorted(objects),
     }
     atomic.write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _names(text: str, ids: frozenset[str]) -> bool:
+    return any(found & ids for found in concepts.mentioned(text))
 
 
 def _parse(stored: Mapping[str, object]) -> EvidenceModel:

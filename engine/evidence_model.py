@@ -75,8 +75,14 @@ class LengthDependent:
     unfamiliar: EvidenceModel | None = None  # short, with a word outside the vocabulary
     rare: EvidenceModel | None = None  # short, and captions hardly ever name what it names
 
-    def at(self, words: int, unfamiliar: bool = False, rare: bool = False) -> EvidenceModel:
-        """The model for a query of so many words."""
+    def at(
+        self, words: int, unfamiliar: bool = False, rare: bool = False, measured: bool = True
+    ) -> EvidenceModel:
+        """The model for a query of so many words.
+
+        `measured`: it names something whose names the cut-off of short queries was measured on.
+        For other names the best hit need be no surer than those behind it.
+        """
         if words <= SHORT:
             if unfamiliar and self.unfamiliar is not None:
                 return self.unfamiliar
@@ -105,7 +111,7 @@ class LengthDependent:
             kinds,
             self.short.size,
             mixed(self.short.size_exponent, self.long.size_exponent),
-            mixed(self.short.cutoff, self.long.cutoff),
+            mixed(self.short.cutoff if measured else self.short.tail_cutoff, self.long.cutoff),
             mixed(self.short.tail_cutoff, self.long.tail_cutoff),
             {
                 language: mixed(offset, self.long.caption_offsets.get(language, 0.0))

@@ -73,7 +73,7 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     labelled = encode_labelled(model, run.labelled, cache, report) if run.labelled else None
     common = common_concepts(validation, general) if labelled is not None else frozenset()
     fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, common)
-    evidence.save(folder, fitted, bank, common)
+    evidence.save(folder, fitted, bank, common, objects_of(validation))
     return fitted
 
 
@@ -127,10 +127,14 @@ def common_concepts(*described: EncodedImages) -> frozenset[str]:
         for language, captions in data.captions.items():
             for text in captions.texts:
                 counts.update(named_in(text, language).concepts)
-        for label in {label for found in data.objects for label in found}:
-            if known := concepts.likeliest(label):
-                counts[known.id] = COMMON
+        counts.update(dict.fromkeys(objects_of(data), COMMON))
     return frozenset(one for one, count in counts.items() if count >= COMMON)
+
+
+def objects_of(data: EncodedImages) -> frozenset[str]:
+    """The ids of the concepts that people labelled images with."""
+    labels = {label for found in data.objects for label in found}
+    return frozenset(known.id for label in labels if (known := concepts.likeliest(label)))
 
 
 def _encoded(

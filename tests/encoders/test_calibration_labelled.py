@@ -184,5 +184,8 @@ def test_a_query_is_rare_if_it_names_nothing_common(bank, tmp_path):
     assert [stored.is_rare(text) for text in ("two cats", "猫", "an animal", "violin", "zxqv")] == [
         False, False, False, True, True,
     ]  # fmt: skip
-    evidence.save(tmp_path, fitted, bank)
-    assert not evidence.StoredEvidence(tmp_path).is_rare("violin")
+    assert stored.is_measured("violin")  # nothing says that it is not
+    evidence.save(tmp_path, fitted, bank, objects={"cat"})
+    stored = evidence.StoredEvidence(tmp_path)
+    assert not stored.is_rare("violin") and not stored.is_measured("violin")
+    assert stored.is_measured("two cats")
