@@ -200,11 +200,15 @@ def _few(count: int) -> int:
 
 
 def peak_mb() -> float:
-    """The most memory this process had, mapped files included."""
+    """The most memory this process had.
+
+    On Linux without the mapped files, which the system takes back when it needs the space, and
+    without what the parent process had, which `ru_maxrss` counts.
+    """
     status = Path("/proc/self/status")
-    if status.exists():  # `ru_maxrss` would be at least what the parent process had
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text("utf-8"))
-        if found:
-            return int(found[1]) * 1024 / 1e6
+    if status.exists():
+        sizes = dict(re.findall(r"(VmHWM|RssFile):\s+(\d+) kB", status.read_text("utf-8")))
+        if len(sizes) == 2:
+            return (int(sizes["VmHWM"]) - int(sizes["RssFile"])) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

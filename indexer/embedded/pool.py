@@ -19,9 +19,7 @@ from capsearch.indexer.embedded.threads import Threads
 
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
 _DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
-# Codes miss some of the last rows that they find, so twice as many are found as are needed; at
-# first four times as many, which serve the next step, too.
-_OVERSAMPLING, _AHEAD = 2, 4
+_OVERSAMPLING = 2  # rows found for each that is needed: codes miss some of the last
 _threads = Threads(4)
 
 
@@ -56,13 +54,13 @@ class BestRows:
     _scores: Floats = field(default_factory=lambda: np.empty(0))
 
     def find(self, depth: int) -> BestRows:
-        """Finds `depth` rows, and more for later."""
-        if len(self._slots) < min(_OVERSAMPLING * depth, self._every):
-            ahead, few = _AHEAD * depth, self.few
-            if few is None:
-                found = self.nearest.top(self.query, ahead)
+        """Finds `depth` rows."""
+        more = _OVERSAMPLING * depth
+        if len(self._slots) < min(more, self._every):
+            if self.few is None:
+                found = self.nearest.top(self.query, more)
             else:
-                found = best_of(self.query, self.rows, few, ahead)
+                found = best_of(self.query, self.rows, self.few, more)
             scores = exact_scores(self.query, self.rows, found)
             order = np.lexsort((found, -scores))
             self._slots, self._scores = found[order], scores[order]

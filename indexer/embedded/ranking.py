@@ -30,8 +30,8 @@ from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.pool import Candidates, Pool
 
-MIN_DEPTH = 200  # images, and twice as many captions; docs/scale.md has their recall
-_DEEPER = 2  # times as many candidates in the next step
+MIN_DEPTH = 300  # images, and twice as many captions; docs/scale.md has their recall
+_DEEPER = 4  # times as many candidates in the next step
 _FIRST_PART = 64  # candidates that are scored first
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
 _IS_GENERATED = f"c.source GLOB '{GENERATED}*'"
@@ -100,7 +100,7 @@ class Search:
                 ranked = merge(ranked, better)
                 yield settling.Pool(ranked, max(bound, others))
                 # Where a part settles nothing, a deeper step settles more than the next part.
-                if len(unknown) and not any(one.score > bound for one in better):
+                if len(unknown) >= _FIRST_PART and not any(one.score > bound for one in better):
                     return
 
         return settle(self.query, stop, MIN_DEPTH, deeper, _DEEPER)
