@@ -21,6 +21,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[F], F]
 
 
+def _all_of(*options: Option[Any]) -> Option[Any]:
+    """A decorator that adds all of these."""
+
+    def added(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return added
+
+
 def _folder(must_exist: bool = False) -> click.Path:
     return click.Path(exists=must_exist, file_okay=False, path_type=Path)
 
@@ -93,11 +104,7 @@ _DATA: tuple[Option[Any], ...] = (
 )
 
 _OUTPUT: tuple[Option[Any], ...] = (
-    click.option(
-        "--name",
-        required=True,
-        help="The name of the new model.",
-    ),
+    click.option("--name", required=True, help="The name of the new model."),
     click.option(
         "--output",
         type=_folder(),
@@ -138,14 +145,11 @@ _OPTIMISATION: tuple[Option[Any], ...] = (
 )
 
 
-def run_options(command: F) -> F:
-    """The options of every training command."""
-    for option in reversed((*_DATA, *_OUTPUT, *_OPTIMISATION, json_option)):
-        command = option(command)
-    return command
+run_options = _all_of(*_DATA, *_OUTPUT, *_OPTIMISATION, json_option)  # of every command
 
 
-_TEXT_ENCODER: tuple[Option[Any], ...] = (
+# Of commands that train text encoders.
+text_encoder_options = _all_of(
     click.option(
         "--inputs",
         default="bow,word2vec,gru,sentence",
@@ -179,14 +183,8 @@ _TEXT_ENCODER: tuple[Option[Any], ...] = (
 )
 
 
-def text_encoder_options(command: F) -> F:
-    """The options of commands that train text encoders."""
-    for option in reversed(_TEXT_ENCODER):
-        command = option(command)
-    return command
-
-
-_TEACHER: tuple[Option[Any], ...] = (
+# Of distillation.
+teacher_options = _all_of(
     click.option(
         "--teacher",
         metavar="NAME",
@@ -208,13 +206,6 @@ _TEACHER: tuple[Option[Any], ...] = (
         help="The weight of the distance to the teacher's text vectors. With 0, only images teach.",
     ),
 )
-
-
-def teacher_options(command: F) -> F:
-    """The options of distillation."""
-    for option in reversed(_TEACHER):
-        command = option(command)
-    return command
 
 
 def lr_option(default: float, help: str) -> Option[Any]:
