@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders.datasets.dataset import (
-    CaptionDataset,
-    CaptionedImage,
-    Source,
-    overlaps,
-    read,
-)
+from capsearch.encoders.datasets.dataset import Source, overlaps, read
 from capsearch.encoders.datasets.image_store import ImageStore, image_key
 from capsearch.encoders.datasets.layouts import LAYOUTS, recognise
 from capsearch.engine.errors import DataProblem
@@ -298,19 +292,3 @@ def test_every_image_of_a_real_data_set_can_be_read():
         if split != "train":
             images = data.split(split)
             assert sum(1 for _ in images.contents()) == len(images)
-
-
-def test_captions_of_some_sources_and_the_images_that_have_one():
-    def image(name: str, **captions: tuple[Caption, ...]) -> CaptionedImage:
-        return CaptionedImage(name, "train", f"{name}.jpg", captions)
-
-    people, tool = Caption("狗", "zh", "coco-cn"), Caption("一只狗", "zh", "coco-cn-ext")
-    english = Caption("a dog", "en", "coco")
-    data = CaptionDataset((image("a", zh=(people, tool), en=(english,)), image("b", zh=(tool,))))
-    assert data.from_sources() is data
-    assert data.from_sources("coco-cn").images == (image("a", zh=(people,)),)
-    assert data.from_sources("coco", "coco-cn-ext").images == (
-        image("a", zh=(tool,), en=(english,)),
-        image("b", zh=(tool,)),
-    )
-    assert data.from_sources("yj").images == ()
