@@ -1,6 +1,6 @@
 """What evidence is worth to a model: fitted by calibration, kept beside the model.
 
-`evidence.json` holds evidence models for each query language and the concepts that captions name,
+`evidence.json` holds evidence models for each query language and the objects it was fitted on,
 `document_bank.safetensors` a few hundred unrelated images and captions. What a query scores on the
 bank is its background: cosines of different queries do not compare, but each does with its own
 background.
@@ -67,12 +67,10 @@ class StoredEvidence:
         return DocumentBank(stored["images"], stored["captions"])
 
     def is_rare(self, text: str) -> bool:
-        """Whether a query names nothing that captions commonly name."""
-        return bool(self._common) and not _names(text, self._common)
-
-    def is_measured(self, text: str) -> bool:
-        """Whether a query names one of the objects that it was fitted with."""
-        return not self._objects or _names(text, self._objects)
+        """Whether a query names none of the objects that names were fitted on."""
+        return bool(self._objects) and not any(
+            found & self._objects for found in concepts.mentioned(text)
+        )
 
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:
@@ -84,10 +82,6 @@ class StoredEvidence:
             )
             for name, one in self._stored.get("languages", {}).items()
         }
-
-    @cached_property
-    def _common(self) -> frozenset[str]:
-        return frozenset(self._stored.get("common", ()))
 
     @cached_property
     def _objects(self) -> frozenset[str]:
@@ -110,27 +104,20 @@ def save(
     folder: Path,
     models: Mapping[str, LengthDependent],
     bank: DocumentBank,
-    common: Collection[str] = (),
     objects: Collection[str] = (),
 ) -> None:
     """Write a calibration; the bank first, so that no reader finds weights without it.
 
-    `common` are the ids of the concepts that captions commonly name, `objects` of those whose
-    names short queries were fitted on.
+    `objects` are the ids of the concepts whose names short queries were fitted on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     bank.save(folder)
     content = {
         "schema": SCHEMA,
         "languages": {name: asdict(one) for name, one in models.items()},
-        "common": sorted(common),
         "objects": sorted(objects),
     }
     atomic.write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
-
-
-def _names(text: str, ids: frozenset[str]) -> bool:
-    return any(found & ids for found in concepts.mentioned(text))
 
 
 def _parse(stored: Mapping[str, object]) -> EvidenceModel:

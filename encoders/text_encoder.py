@@ -16,7 +16,7 @@ from capsearch.encoders.requests import subject
 from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.words import fold, keywords, word_count
 from capsearch.engine.errors import UnknownLanguage
-from capsearch.engine.evidence_model import LONG, SHORT, EvidenceModel
+from capsearch.engine.evidence_model import LONG, EvidenceModel
 from capsearch.engine.records import EncodedText, Source, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias
 
@@ -83,9 +83,7 @@ class CalibratedTextEncoder(ABC):
         if fitted is None:
             return None
         words, unfamiliar = word_count(text), bool(self.unknown_words(text, language))
-        rare = words <= SHORT and self.evidence.is_rare(text)
-        measured = words >= LONG or self.evidence.is_measured(text)
-        return fitted.at(words, unfamiliar, rare, measured)
+        return fitted.at(words, unfamiliar, words < LONG and self.evidence.is_rare(text))
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""

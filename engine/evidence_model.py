@@ -65,29 +65,21 @@ class LengthDependent:
     """Evidence models for short queries and for sentences; those between are interpolated.
 
     "cat" has many right answers and a sentence one, so the same score means different odds. Names
-    of what few photographs show have fewer right answers than names of everyday things. Names that
-    the text encoder was not trained with find less than others at the same score; in longer queries
-    the other words help.
+    of other things than the labelled objects have fewer right answers than those. Names that the
+    text encoder was not trained with find less than others at the same score; in longer queries the
+    other words help.
     """
 
     short: EvidenceModel  # up to SHORT words
     long: EvidenceModel  # from LONG words on
     unfamiliar: EvidenceModel | None = None  # short, with a word outside the vocabulary
-    rare: EvidenceModel | None = None  # short, and captions hardly ever name what it names
+    rare: EvidenceModel | None = None  # short, and names none of the objects `short` was fitted on
 
-    def at(
-        self, words: int, unfamiliar: bool = False, rare: bool = False, measured: bool = True
-    ) -> EvidenceModel:
-        """The model for a query of so many words.
-
-        `measured`: it names something whose names the cut-off of short queries was measured on.
-        For other names the best hit need be no surer than those behind it.
-        """
-        if words <= SHORT:
-            if unfamiliar and self.unfamiliar is not None:
-                return self.unfamiliar
-            if rare and self.rare is not None:
-                return self.rare
+    def at(self, words: int, unfamiliar: bool = False, rare: bool = False) -> EvidenceModel:
+        """The model for a query of so many words."""
+        if unfamiliar and self.unfamiliar is not None and words <= SHORT:
+            return self.unfamiliar
+        few = self.rare if rare and self.rare is not None else self.short
         share = float(np.clip((words - SHORT) / (LONG - SHORT), 0.0, 1.0))
 
         def mixed(short: float, long: float) -> float:
@@ -101,7 +93,7 @@ class LengthDependent:
         kinds = {}
         for name, long in self.long.kinds.items():
             has = name.split("+")
-            _, short = self.short.kind("caption" in has, "generated" in has)
+            _, short = few.kind("caption" in has, "generated" in has)
             kinds[name] = KindWeights(
                 mixed(short.intercept, long.intercept),
                 all_mixed(short.weights, long.weights),
@@ -109,13 +101,13 @@ class LengthDependent:
             )
         return EvidenceModel(
             kinds,
-            self.short.size,
-            mixed(self.short.size_exponent, self.long.size_exponent),
-            mixed(self.short.cutoff if measured else self.short.tail_cutoff, self.long.cutoff),
-            mixed(self.short.tail_cutoff, self.long.tail_cutoff),
+            few.size,
+            mixed(few.size_exponent, self.long.size_exponent),
+            mixed(few.cutoff, self.long.cutoff),
+            mixed(few.tail_cutoff, self.long.tail_cutoff),
             {
                 language: mixed(offset, self.long.caption_offsets.get(language, 0.0))
-                for language, offset in self.short.caption_offsets.items()
+                for language, offset in few.caption_offsets.items()
             },
         )
 

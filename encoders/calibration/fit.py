@@ -54,7 +54,7 @@ def fit_evidence(
     bank: DocumentBank,
     object_names: Mapping[str, Mapping[str, str]],
     labelled: LabelledImages | None = None,
-    common: Collection[str] = (),
+    objects: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, LengthDependent]:
     """For every language the data has captions in, what evidence is worth to its queries.
@@ -62,8 +62,8 @@ def fit_evidence(
     `object_names[language]` names the labels of `data.objects`: such short queries have many
     right answers where a sentence has one, so they are fitted apart. Without them the names of what
     `labelled` images show take their place, and without these, sentences. Two more sorts of names
-    are fitted on `labelled` images: those with unknown words, and those of what is not among the
-    `common` concepts. (Common things are also seen where no label says so.)
+    are fitted on `labelled` images: those with unknown words, and those of other things than
+    `objects`, the concepts that `object_names` name.
     """
     fitted = {}
     for language in data.captions:
@@ -79,7 +79,7 @@ def fit_evidence(
         further: dict[Sort, list[Scenario]] = {"short": [], "unfamiliar": [], "rare": []}
         if labelled is not None:
             for sort, found in further.items():
-                found += labelled_names(labelled, encoder, language, bank, random, sort, common)
+                found += labelled_names(labelled, encoder, language, bank, random, sort, objects)
         short = short or further["short"]
         unfamiliar, rare = (
             _fit(further[sort], sentences, weight, random) if further[sort] else None

@@ -76,18 +76,18 @@ def labelled_names(
     bank: DocumentBank,
     random: np.random.Generator,
     sort: Sort = "short",
-    common: Collection[str] = (),
+    objects: Collection[str] = (),
 ) -> Iterator[Scenario]:
     """Names of concepts as queries against images without captions, in several sizes.
 
-    Names of one sort; none at all if these are too few. `common` are the concepts that
-    captions commonly name.
+    Names of one sort; none at all if these are too few. `objects` are the concepts that
+    names were fitted on before.
     """
     data = labelled.data
     names = {one: concepts.by_id(one).name(language) for one in labelled.sets}
     by_set: dict[str, list[str]] = defaultdict(list)
     for one, name in names.items():
-        if _sort_of(name, encoder, language, common) == sort:
+        if _sort_of(name, encoder, language, objects) == sort:
             by_set[labelled.sets[one]].append(one)
     named = [
         some[at]
@@ -114,8 +114,8 @@ def labelled_names(
         )
 
 
-def _sort_of(name: str, encoder: TextEncoder, language: str, common: Collection[str]) -> Sort:
+def _sort_of(name: str, encoder: TextEncoder, language: str, objects: Collection[str]) -> Sort:
     if encoder.unknown_words(name, language):
         return "unfamiliar"
-    known = any(not ids.isdisjoint(common) for ids in concepts.mentioned(name))
-    return "short" if known or not common else "rare"
+    known = any(not ids.isdisjoint(objects) for ids in concepts.mentioned(name))
+    return "short" if known or not objects else "rare"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read
 from capsearch.encoders.datasets.features import FeatureCache, Report, default_cache, load_features
 from capsearch.encoders.models import Model
-from capsearch.encoders.tag_words import named_in
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
 from capsearch.engine.protocols import Enricher
@@ -34,7 +32,6 @@ from capsearch.engine.records import LANGUAGES, Vectors
 from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
-COMMON = 5  # captions of these and of validation that name a common thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +68,9 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     bank = document_bank(general)
     labels = sorted({label for found in validation.objects for label in found})
     labelled = encode_labelled(model, run.labelled, cache, report) if run.labelled else None
-    common = common_concepts(validation, general) if labelled is not None else frozenset()
-    fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, common)
-    evidence.save(folder, fitted, bank, common, objects_of(validation))
+    objects = objects_of(validation)
+    fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, objects)
+    evidence.save(folder, fitted, bank, objects)
     return fitted
 
 
@@ -118,17 +115,6 @@ def names_of(labels: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
             if known and language != "en":
                 found[language][label] = known.name(language)
     return found
-
-
-def common_concepts(*described: EncodedImages) -> frozenset[str]:
-    """The ids of the concepts that captions name now and then, and those that people labelled."""
-    counts = Counter[str]()
-    for data in described:
-        for language, captions in data.captions.items():
-            for text in captions.texts:
-                counts.update(named_in(text, language).concepts)
-        counts.update(dict.fromkeys(objects_of(data), COMMON))
-    return frozenset(one for one, count in counts.items() if count >= COMMON)
 
 
 def objects_of(data: EncodedImages) -> frozenset[str]:

@@ -166,15 +166,16 @@ def test_names_with_unknown_words_have_weights_of_their_own():
     assert LengthDependent(short, long).at(1, unfamiliar=True).kinds[""].intercept == 1.0
 
 
-def test_the_cut_off_of_names_holds_for_those_it_was_measured_on():
-    short, long = (
-        EvidenceModel({"": KindWeights(0.0, {"image": 1.0}, {})}, 9, 1, cutoff, tail)
-        for cutoff, tail in ((0.8, 0.3), (0.1, 0.05))
+def test_rare_names_have_weights_and_a_cut_off_of_their_own_also_with_more_words():
+    short, long, rare = (
+        EvidenceModel({"": KindWeights(value, {"image": 1.0}, {})}, 9, 1, value / 10)
+        for value in (8.0, 1.0, 3.0)
     )
-    fitted = LengthDependent(short, long)
-    assert (fitted.at(1).cutoff, fitted.at(1, measured=False).cutoff) == (0.8, 0.3)
-    assert fitted.at(4, measured=False).cutoff == pytest.approx(0.2)
-    assert fitted.at(9, measured=False).cutoff == fitted.at(9).cutoff == pytest.approx(0.1)
+    fitted = LengthDependent(short, long, rare=rare)
+    assert [fitted.at(words).cutoff for words in (1, 9)] == pytest.approx([0.8, 0.1])
+    found = [fitted.at(words, rare=True) for words in (1, 4, 9)]
+    assert [one.cutoff for one in found] == pytest.approx([0.3, 0.2, 0.1])
+    assert [one.kinds[""].intercept for one in found] == pytest.approx([3.0, 2.0, 1.0])
 
 
 def test_a_kind_that_short_queries_lack_starts_from_the_simpler_one():
