@@ -184,14 +184,22 @@ def _cutoffs(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tu
     """What all but a few best hits reach, and all but a few right ones among the first.
 
     Only queries with a right hit among the first count. Captions by people only make hits surer,
-    so collections without any decide, of about the reference size, with what models wrote if they
-    did: that is how `capsearch index` leaves them.
+    so collections without any decide, of about the reference size: as `capsearch index` leaves
+    them, with what models wrote if they did, and as `--no-enrich` does. The lower cut-off holds.
     """
     size = min((one.image.shape[1] for one in found), key=lambda n: abs(n - REFERENCE_SIZE))
+    chosen = [one for one in found if one.image.shape[1] == size and np.isnan(one.caption).all()]
+    plain = [replace(one, generated={}, tag=None) for one in chosen]
+    written = any(one.generated for one in chosen)
+    cutoffs = [_reached(model, some, lost) for some in ([chosen, plain] if written else [chosen])]
+    first, others = (min(one) for one in zip(*cutoffs, strict=True))
+    return round(first, 4), round(others, 4)
+
+
+def _reached(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tuple[float, float]:
+    """The probability that all but `lost` best hits reach, and all but a few right ones."""
     best, right = [], []
     for one in found:
-        if one.image.shape[1] != size or not np.isnan(one.caption).all():
-            continue
         for row in range(len(one.image)):
             values = probabilities(model, one, row)
             first = np.argsort(-values)[:FIRST]
@@ -201,8 +209,7 @@ def _cutoffs(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tu
                 right.extend(hits)
     if not best:
         return 0.0, 0.0
-    first, others = np.quantile(best, lost), np.quantile(right, LOST_PLACES)
-    return round(float(first), 4), round(float(others), 4)
+    return float(np.quantile(best, lost)), float(np.quantile(right, LOST_PLACES))
 
 
 def probabilities(model: EvidenceModel, scenario: Scenario, row: int) -> Floats:
