@@ -155,9 +155,9 @@ def _names_row(
     all_relevant = relevance(data, list(named), images)
     for relevant, answer in zip(all_relevant, answers, strict=True):
         values, fitted = answer.values, answer.fitted
-        shown = values >= fitted.tail_cutoff
-        lost.append(values.max() < fitted.cutoff or not (shown & relevant).any())
-        empty.append(values[~relevant].max() < fitted.cutoff)
+        shown, least = values >= fitted.tail_cutoff, fitted.best_cutoff(bool(data.generated))
+        lost.append(values.max() < least or not (shown & relevant).any())
+        empty.append(values[~relevant].max() < least)
         first = np.argsort(-values)[:FIRST]
         found.extend(values[first])
         right.extend(relevant[first])
@@ -181,7 +181,8 @@ def absent(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Cu
     for language, captions in data.captions.items():
         texts = absent_sentences(language)
         nothing = _alone(model, bank, data, texts, language)
-        empty = [one.values.max() < one.fitted.cutoff for one in nothing]
+        written = bool(data.generated)
+        empty = [one.values.max() < one.fitted.best_cutoff(written) for one in nothing]
         lost, found, right = [], list[float](), list[bool]()
         described = _alone(model, bank, data, captions.texts, language)
         for row, answer in zip(captions.image_rows, described, strict=True):
@@ -190,7 +191,7 @@ def absent(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Cu
             found.extend(values[first])
             right.extend(first == row)
             if row in first:
-                best = values.max() >= fitted.cutoff
+                best = values.max() >= fitted.best_cutoff(written)
                 lost.append(not best or values[row] < fitted.tail_cutoff)
         error = expected_calibration_error(np.array(found), np.array(right, float))
         yield CutoffRow(

@@ -130,4 +130,5 @@ def _parse(stored: Mapping[str, object]) -> EvidenceModel:
         cutoff=float(str(stored["cutoff"])),
         tail_cutoff=float(str(stored["tail_cutoff"])),
         caption_offsets=dict(offsets),
+        described_cutoff=float(str(stored.get("described_cutoff", 0.0))),
     )

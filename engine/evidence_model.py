@@ -39,7 +39,8 @@ class EvidenceModel:
     that was not fitted falls back on the next simpler one. A collection of N documents shifts
     the log-odds by -size_exponent * log(N / size): 1 if one document is relevant in a collection
     of any size, 0 if their share is constant. `cutoff` is the least probability of the best
-    hit: below it nothing matches. `tail_cutoff` is that of the hits behind it.
+    hit: below it nothing matches. `described_cutoff` is that of a best hit which a model has
+    described: it knows more of it. `tail_cutoff` is that of the hits behind it.
     `caption_offsets` are added to the scores of captions in a language: what a caption says to
     a query depends on the pair of languages.
     """
@@ -50,6 +51,11 @@ class EvidenceModel:
     cutoff: float
     tail_cutoff: float = 0.0
     caption_offsets: Mapping[str, float] = field(default_factory=dict)
+    described_cutoff: float = 0.0
+
+    def best_cutoff(self, described: bool) -> float:
+        """The cut-off of the best hit; `described`: a model has written captions or tags of it."""
+        return max(self.cutoff, self.described_cutoff) if described else self.cutoff
 
     def kind(self, caption: bool, generated: bool) -> tuple[str, KindWeights]:
         """The fitted kind for documents with such captions, and its name."""
@@ -109,6 +115,7 @@ class LengthDependent:
                 language: mixed(offset, self.long.caption_offsets.get(language, 0.0))
                 for language, offset in few.caption_offsets.items()
             },
+            mixed(few.described_cutoff, self.long.described_cutoff),
         )
 
 
@@ -122,4 +129,5 @@ def without(model: EvidenceModel, *sources: Source) -> EvidenceModel:
         for name, one in model.kinds.items()
         if not set(name.split("+")) & set(sources)
     }
-    return replace(model, kinds=kinds)
+    described = 0.0 if "generated" in sources else model.described_cutoff
+    return replace(model, kinds=kinds, described_cutoff=described)

@@ -21,6 +21,7 @@ from capsearch.engine.fusion import (
 from capsearch.engine.protocols import Backend, Found, ImageEncoder, TextEncoder
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import (
+    Document,
     EncodedText,
     Hit,
     Mode,
@@ -40,6 +41,7 @@ class _Understood:
     mode: Mode
     min_score: float | None  # as users see it
     warnings: tuple[str, ...] = ()
+    min_described: float | None = None  # of a best hit that a model has described, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,13 @@ class SearchEngine:
         found = self.backend.search(
             understood.encoded, query.filters, query.limit + 1, query.offset
         )
+        if found and understood.min_described is not None:
+            best = found[0]
+            if query.offset:
+                best = self.backend.search(understood.encoded, query.filters, 1)[0]
+            understood = _of_described(understood, best.document)
+            if best.score < understood.encoded.min_best:
+                found = ()
         done = perf_counter()
         fusion = understood.encoded.fusion
         return SearchResult(
@@ -194,7 +203,22 @@ def _cut(understood: _Understood, model: EvidenceModel | None) -> _Understood:
     else:
         limits = (least, best) if least > 0.0 else (float("-inf"), float("-inf"))
     encoded = replace(understood.encoded, min_score=limits[0], min_best=limits[1])
-    return replace(understood, encoded=encoded, min_score=best)
+    described = model.best_cutoff(described=True) if model and asked is None else None
+    return replace(understood, encoded=encoded, min_score=best, min_described=described)
+
+
+def _of_described(understood: _Understood, best: Document) -> _Understood:
+    """With the cut-off of a best hit that a model has described, if it has."""
+    if understood.min_described is None or not _is_described(best):
+        return understood
+    encoded = replace(understood.encoded, min_best=_logit(understood.min_described))
+    return replace(understood, encoded=encoded, min_score=understood.min_described)
+
+
+def _is_described(document: Document) -> bool:
+    return any(one.generated for one in document.captions) or any(
+        one.generated for one in document.tags
+    )
 
 
 def _logit(probability: float) -> float:

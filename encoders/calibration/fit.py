@@ -120,8 +120,8 @@ def _fit(
         both = [one for one in described if one.generated]
         more = generated_kinds(model, generated, both, clm_weight, random)
         model = replace(model, kinds={**kinds, **more})
-    first, others = _cutoffs(model, found, LOST_SENTENCES if found is sentences else LOST_NAMES)
-    return replace(model, cutoff=first, tail_cutoff=min(first, others))
+    lost = LOST_SENTENCES if found is sentences else LOST_NAMES
+    return _with_cutoffs(model, found, lost)
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:
@@ -180,20 +180,26 @@ def _examples(
     return examples.joined()
 
 
-def _cutoffs(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tuple[float, float]:
-    """What all but a few best hits reach, and all but a few right ones among the first.
+def _with_cutoffs(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> EvidenceModel:
+    """The model with what all but a few best hits reach, and all but a few right ones.
 
     Only queries with a right hit among the first count. Captions by people only make hits surer,
     so collections without any decide, of about the reference size: as `capsearch index` leaves
-    them, with what models wrote if they did, and as `--no-enrich` does. The lower cut-off holds.
+    them, with what models wrote if they did, and as `--no-enrich` does.
     """
     size = min((one.image.shape[1] for one in found), key=lambda n: abs(n - REFERENCE_SIZE))
     chosen = [one for one in found if one.image.shape[1] == size and np.isnan(one.caption).all()]
-    plain = [replace(one, generated={}, tag=None) for one in chosen]
-    written = any(one.generated for one in chosen)
-    cutoffs = [_reached(model, some, lost) for some in ([chosen, plain] if written else [chosen])]
-    first, others = (min(one) for one in zip(*cutoffs, strict=True))
-    return round(first, 4), round(others, 4)
+    first, others = _reached(model, [replace(one, generated={}, tag=None) for one in chosen], lost)
+    described = 0.0
+    if any(one.generated for one in chosen):
+        described, again = _reached(model, chosen, lost)
+        others = min(others, again)
+    return replace(
+        model,
+        cutoff=round(first, 4),
+        tail_cutoff=round(min(first, others), 4),
+        described_cutoff=round(described, 4),
+    )
 
 
 def _reached(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tuple[float, float]:

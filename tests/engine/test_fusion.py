@@ -178,6 +178,15 @@ def test_rare_names_have_weights_and_a_cut_off_of_their_own_also_with_more_words
     assert [one.kinds[""].intercept for one in found] == pytest.approx([3.0, 2.0, 1.0])
 
 
+def test_a_best_hit_that_a_model_has_described_has_a_cut_off_of_its_own():
+    kinds = {"": KindWeights(0.0, {"image": 1.0}, {})}
+    model = EvidenceModel(kinds, 9, 1, 0.5, 0.2, described_cutoff=0.8)
+    assert [model.best_cutoff(one) for one in (False, True)] == [0.5, 0.8]
+    assert EvidenceModel(kinds, 9, 1, 0.5).best_cutoff(described=True) == 0.5
+    assert without(model, "caption", "generated").best_cutoff(described=True) == 0.5
+    assert LengthDependent(model, model).at(4).best_cutoff(described=True) == pytest.approx(0.8)
+
+
 def test_a_kind_that_short_queries_lack_starts_from_the_simpler_one():
     image = KindWeights(1.0, {"image": 2.0}, {})
     both = KindWeights(5.0, {"image": 4.0, "generated": 8.0}, {})

@@ -11,7 +11,7 @@ from toy_engine import build, found
 from capsearch.engine.evidence import word_weight
 from capsearch.engine.fusion import EvidenceModel, KindWeights
 from capsearch.engine.query import Query
-from capsearch.engine.records import Caption
+from capsearch.engine.records import GENERATED, Caption
 
 
 class TestQuoted:
@@ -75,6 +75,17 @@ class TestProbabilities:
         engine = build(evidence=lenient)
         assert engine.search(Query("red cat")).hits == ()
         assert engine.search(Query("red cat", offset=1)).hits == ()
+
+    def test_a_best_hit_that_a_model_described_needs_to_be_surer(self):
+        strict = replace(self.evidence, tail_cutoff=0.01, described_cutoff=0.999)
+        by_person = (("red", Caption("a red cat", "en", "sidecar")),)
+        by_model = (("red", Caption("a red cat", "en", GENERATED + "toy@1")),)
+        assert build(captions=by_person, evidence=strict).search(Query("red cat")).hits
+        engine = build(captions=by_model, evidence=strict)
+        for offset in (0, 1):
+            result = engine.search(Query("red cat", offset=offset))
+            assert (result.hits, result.min_score) == ((), 0.999)
+        assert engine.search(Query("red cat", min_score=0.0)).hits
 
     def test_nothing_matches_nothing(self):
         assert self.engine.search(Query("purple bread")).hits == ()
