@@ -68,9 +68,7 @@ class StoredEvidence:
 
     def is_rare(self, text: str) -> bool:
         """Whether a query names none of the objects that names were fitted on."""
-        return bool(self._objects) and not any(
-            found & self._objects for found in concepts.mentioned(text)
-        )
+        return bool(self._objects) and not concepts.names_one_of(text, self._objects)
 
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:

@@ -203,8 +203,9 @@ def _cut(understood: _Understood, model: EvidenceModel | None) -> _Understood:
     else:
         limits = (least, best) if least > 0.0 else (float("-inf"), float("-inf"))
     encoded = replace(understood.encoded, min_score=limits[0], min_best=limits[1])
-    described = model.best_cutoff(described=True) if model and asked is None else None
-    return replace(understood, encoded=encoded, min_score=best, min_described=described)
+    described = model.best_cutoff(described=True) if model and asked is None else best
+    stricter = described if described > best else None
+    return replace(understood, encoded=encoded, min_score=best, min_described=stricter)
 
 
 def _of_described(understood: _Understood, best: Document) -> _Understood:

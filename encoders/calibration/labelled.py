@@ -117,5 +117,4 @@ def labelled_names(
 def _sort_of(name: str, encoder: TextEncoder, language: str, objects: Collection[str]) -> Sort:
     if encoder.unknown_words(name, language):
         return "unfamiliar"
-    known = any(not ids.isdisjoint(objects) for ids in concepts.mentioned(name))
-    return "short" if known or not objects else "rare"
+    return "short" if not objects or concepts.names_one_of(name, objects) else "rare"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
@@ -109,6 +109,11 @@ def mentioned(text: str) -> tuple[frozenset[str], ...]:
         parts = run.split(" ") if run.isascii() else list(run)
         found |= dict.fromkeys(_mentioned_in(parts, run.isascii()))
     return tuple(found)
+
+
+def names_one_of(text: str, ids: Collection[str]) -> bool:
+    """Whether a text names one of these concepts, or something broader."""
+    return any(not found.isdisjoint(ids) for found in mentioned(text))
 
 
 def _mentioned_in(parts: list[str], latin: bool) -> Iterator[frozenset[str]]:

@@ -126,9 +126,24 @@ class Candidates:
             least = found.outside(depth * _CAPTIONS_PER_IMAGE)
             highest["caption"] = highest["generated"] = least + offset
         slots = np.unique(np.concatenate(parts))
+        sure = {"words": worded, "generated_words": worded, "tag": tagged}
+        return Pool(slots, highest, self._most(slots, highest, sure, captioned, scores))
+
+    def _most(
+        self,
+        slots: Slots,
+        highest: Mapping[Source, float],
+        sure: Mapping[str, Slots],
+        captioned: Slots,
+        scores: Floats,
+    ) -> Evidence:
+        """What candidates can have: `highest`, or more where they were found by a source.
+
+        `sure` are those by words and tags, `captioned` those of captions with such `scores`.
+        """
         most: dict[str, Floats] = {one: np.full(len(slots), at) for one, at in highest.items()}
-        for source, sure in (("words", worded), ("generated_words", worded), ("tag", tagged)):
-            most[source][np.isin(slots, sure)] = 1.0
+        for source, found in sure.items():
+            most[source][np.isin(slots, found)] = 1.0
         if self.query.image is not None:
             most["image"] = exact_scores(self.query.image, self.arrays.images, slots)
         at = np.searchsorted(slots, captioned)
@@ -136,7 +151,7 @@ class Candidates:
             # Captions that were not found score less than those that were, but for what codes miss.
             most[source][at] = -np.inf
             np.maximum.at(most[source], at, scores)
-        return Pool(slots, highest, Evidence.of(len(slots), **most))
+        return Evidence.of(len(slots), **most)
 
     def _find(self, depth: int) -> tuple[Future[BestRows] | None, Future[BestRows] | None]:
         """Images and captions are searched side by side."""

@@ -121,21 +121,14 @@ class TestActivations:
 
 
 class TestFeatureMaps:
-    class Backbone:
+    class Backbone(CountingBlocks):
         """A backbone with one cell, which counts images."""
 
-        name, digest = "toy", "0"
-
-        def __init__(self):
-            self.encoded = 0
-
-        def preprocess(self, image):
-            return squash(image, 8)
+        digest = "0"
 
         def feature_maps(self, pixels):
-            self.encoded += len(pixels)
-            mean = np.stack(pixels).mean((1, 2)).astype(np.float32)
-            return ImageFeatures(mean, mean[:, None])
+            grid, pooled = self.activations(pixels)
+            return ImageFeatures(pooled, grid[:, 0])
 
     def test_of_a_part_are_those_of_the_whole_split(self, data, tmp_path):
         backbone, part = self.Backbone(), data.only([data.images[3], data.images[1]])

@@ -40,7 +40,7 @@ from capsearch.encoders.training.runs.run import (
     TrainingRun,
     fit,
     head_card,
-    read_split,
+    used_part,
     whole_split,
 )
 from capsearch.encoders.training.runs.schemes import Stage, stages_of
@@ -102,14 +102,15 @@ def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
         _with_tags(
             load_feature_maps(
                 backbone,
-                read_split(run, split),
+                used_part(run, whole, split),
                 run.cache,
                 listener.report(f"maps of {split}"),
-                whole_split(run, split),
+                whole,
             ),
             tagger,
         )
         for split in (run.train_split, run.validation_split)
+        for whole in [whole_split(run, split)]
     )
     captions = tokenise(train.data, run.languages, captioner.config.max_words)
     vocabulary = vocabulary_of(captions, run.min_count)

@@ -77,7 +77,12 @@ def read_split(run: TrainingRun, split: str) -> CaptionDataset:
 
     DataProblem where no caption is of `run.caption_sources`.
     """
-    data = whole_split(run, split).from_sources(*run.caption_sources)
+    return used_part(run, whole_split(run, split), split)
+
+
+def used_part(run: TrainingRun, whole: CaptionDataset, split: str) -> CaptionDataset:
+    """What a run uses of a split, see `read_split`."""
+    data = whole.from_sources(*run.caption_sources)
     if not data.images:
         raise DataProblem(f"no caption of split '{split}' is from {', '.join(run.caption_sources)}")
     return data.first(run.limit) if run.limit and split == run.train_split else data
