@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,19 +19,29 @@ from capsearch.encoders.calibration.examples import (
 from capsearch.encoders.calibration.generated import WORDS_WEIGHT, generated_kinds
 from capsearch.encoders.calibration.labelled import LabelledImages, Sort, labelled_names
 from capsearch.encoders.calibration.logistic import Floats, Regression
-from capsearch.encoders.calibration.scenarios import Scenario, names, scenarios
+from capsearch.encoders.calibration.scenarios import (
+    Scenario,
+    draw,
+    names,
+    relevance,
+    scenarios,
+    without_captions,
+)
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
 from capsearch.engine.fusion import CalibratedEvidence
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import Source
+from capsearch.engine.records import EncodedText, Source
 
 BANK = 750  # images and captions
 # The share of the queries that may lose all hits to the cut-off, and of right hits their place.
 LOST_NAMES, LOST_SENTENCES, LOST_PLACES = 0.02, 0.004, 0.01
 FIRST = 10  # hits that count for the cut-offs
+# Collections for the cut-offs of objects' names: these are few, and what 2 % of them reach differs
+# from one collection to the next.
+_DRAWS = 24
 
 
 def document_bank(data: EncodedImages, seed: int = 0) -> DocumentBank:
@@ -76,6 +86,7 @@ def fit_evidence(
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
         short = list(names(data, encoded, labels, bank, random))
+        plain = list(_without_captions(data, encoded, labels, bank, random, language))
         further: dict[Sort, list[Scenario]] = {"short": [], "unfamiliar": [], "rare": []}
         if labelled is not None:
             for sort, found in further.items():
@@ -86,9 +97,33 @@ def fit_evidence(
             for sort in ("unfamiliar", "rare")
         )
         fitted[language] = LengthDependent(
-            _fit(short, sentences, weight, random) if short else long, long, unfamiliar, rare
+            _fit(short, sentences, weight, random, plain) if short else long,
+            long,
+            unfamiliar,
+            rare,
         )
     return fitted
+
+
+def _without_captions(
+    data: EncodedImages,
+    encoded: EncodedText,
+    named: Mapping[str, str],
+    bank: DocumentBank,
+    random: np.random.Generator,
+    language: str,
+) -> Iterator[Scenario]:
+    """Names of objects, see `scenarios.names`, against images that no person described."""
+    labels, texts = list(named), list(named.values())
+    labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
+    for _ in range(_DRAWS if labels and len(labelled) else 0):
+        chosen = draw(labelled, REFERENCE_SIZE, random)
+        relevant = relevance(data, labels, chosen)
+        asked = np.flatnonzero(relevant.any(axis=1))
+        chosen_texts = [texts[row] for row in asked]
+        yield without_captions(
+            data, chosen, encoded.at(asked), relevant[asked], bank, language, chosen_texts
+        )
 
 
 def _fit(
@@ -96,8 +131,9 @@ def _fit(
     sentences: Sequence[Scenario],
     clm_weight: float,
     random: np.random.Generator,
+    further: Sequence[Scenario] = (),
 ) -> EvidenceModel:
-    """All kinds of documents, and the cut-offs.
+    """All kinds of documents, and the cut-offs, for which there may be `further` collections.
 
     What captions are worth is fitted on `sentences` where no collection found has any.
     """
@@ -121,7 +157,7 @@ def _fit(
         more = generated_kinds(model, generated, both, clm_weight, random)
         model = replace(model, kinds={**kinds, **more})
     lost = LOST_SENTENCES if found is sentences else LOST_NAMES
-    return _with_cutoffs(model, found, lost)
+    return _with_cutoffs(model, [*found, *further], lost)
 
 
 def _kind(fitted: Regression, shares: Mapping[Source, float]) -> KindWeights:

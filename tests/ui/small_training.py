@@ -95,7 +95,8 @@ def train(workshop: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
     def run_train(kind: str, *arguments: str, data: Path | None = None) -> tuple[int, str, str]:
         capsys.readouterr()
-        backbone_option = ["--backbone", "small-cap"] if kind not in ("backbone", "student") else []
+        own = kind in ("backbone", "student") or "--from" in arguments
+        backbone_option = [] if own else ["--backbone", "small-cap"]
         code = main(["train", kind, *common(workshop, data), *backbone_option, *arguments])
         captured = capsys.readouterr()
         return code, captured.out, captured.err

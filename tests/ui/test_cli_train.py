@@ -87,6 +87,26 @@ def test_options_reach_the_run_and_images_may_lie_elsewhere(
     assert (chosen["batch_size"], chosen["epochs"], chosen["seed"]) == (15, 1, 7)
 
 
+def test_the_text_encoders_of_a_model_are_fine_tuned(train: Command) -> None:
+    assert train("text", "--name", "first", "--epochs", "2")[0] == 0
+    arguments = ["--from", "first", "--lr", "1e-4", "--epochs", "1", "--name", "second"]
+    code, out, err = train("text", *arguments, "--json")
+    assert code == 0, err
+    before, after = models.load("first"), models.load("second")
+    card = json.loads(out)
+    assert card["started_from"] == f"first@{before.digest}"
+    assert card["backbone"] == "small-cap"
+    one, other = (strip_bias(m.text.encode(["a red wall"], "en").visual) for m in (before, after))
+    assert not np.array_equal(one, other)
+    assert (one * other).sum(1).min() > 0.9
+
+
+def test_a_model_is_fine_tuned_in_its_own_space(train: Command) -> None:
+    code, _, err = train("text", "--from", "trio", "--backbone", "lite0", "--name", "x")
+    assert code == 2
+    assert "trio is fine-tuned in its own space; leave --backbone out" in err
+
+
 def test_another_backbone_joins_an_existing_space(train: Command) -> None:
     assert train("text", "--name", "host", "--epochs", "1")[0] == 0
     arguments = ["--text", "host", "--name", "joined", "--epochs", "1"]

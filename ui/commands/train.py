@@ -35,9 +35,14 @@ TEXT_EXAMPLES = """\b
 Examples:
   capsearch train text --data DIR --name mine
   capsearch train text --data captions_train2017.json --images train2017 --lang en --name coco
+  capsearch train text --data DIR --from trio --lr 1e-4 --name mine    fewer captions will do
   capsearch train text --data DIR --name mine --resume        after an interruption
   capsearch train text --data DIR --teacher xlmr --name mine  in the space of an exported model
   capsearch index ~/Pictures --model mine --rebuild           use it
+
+With --from, languages and vocabularies stay those of the model (--lang, --min-count, --inputs,
+--hidden, --pooling and --variant do not apply), and the result is interpolated with the initial
+weights where that validates better.
 
 With --teacher, small text encoders learn the space of a CLIP-like model: open_clip:MODEL, or a
 model of `capsearch models export`, which needs no torch afterwards.
@@ -84,6 +89,13 @@ def command() -> None:
     metavar="NAME",
     help="The backbone whose features to train on.  [default: tinyvit-trio]",
 )
+@click.option(
+    "--from",
+    "initial",
+    metavar="MODEL",
+    help="Fine-tune the text encoders of this search model instead of training new ones, on the "
+    "features of its own backbone. A tenth of the default --lr suits it.",
+)
 @epochs_option
 @lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
 @click.option(
@@ -105,6 +117,7 @@ def command() -> None:
 @teacher_options
 def text(
     backbone: str | None,
+    initial: str | None,
     epochs: int,
     lr: float,
     loss: str,
@@ -128,6 +141,9 @@ def text(
     config = text_config(inputs, pooling, hidden)
     if teacher and backbone:
         raise TrainingProblem("the backbone is the image tower of the --teacher; leave it out")
+    if initial and (backbone or teacher):
+        other = "--backbone" if backbone else "--teacher"
+        raise TrainingProblem(f"{initial} is fine-tuned in its own space; leave {other} out")
     options = training_options(
         shared,
         epochs,
@@ -140,6 +156,7 @@ def text(
     run = replace(
         training_run(shared),
         backbone=backbone or DEFAULT_BACKBONE,
+        initial=initial,
         teacher=teacher,
         sentences=sentences,
         variant=variant,

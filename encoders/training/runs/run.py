@@ -61,6 +61,7 @@ class TrainingRun:
     options: TrainingOptions = field(default_factory=TrainingOptions)
     frozen_epochs: int = 3  # on the pretrained features, before the backbone is fine-tuned
     text_name: str = ""  # of the text model that is trained together with a backbone
+    initial: str | None = None  # a search model whose text encoders are fine-tuned
     teacher: str | None = None  # a CLIP-like model, whose space the text encoders learn
     sentences: tuple[Path, ...] = ()  # files of sentences without images, for the teacher
     hidden: int | None = None  # units that the initial text encoders are pruned to; None: all

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.hubness import QueryBank
+from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.training.fit.calibration import calibrate
-from capsearch.encoders.training.fit.corpus import captions_of
+from capsearch.encoders.training.fit.corpus import Corpus, captions_of
 from capsearch.encoders.training.fit.distillation import read_sentences
 from capsearch.encoders.training.fit.names import shown_concepts
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.fit.trainer import Trainer
+from capsearch.encoders.training.fit.validation import interpolate_weights
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.encoders.training.nn.frozen_text import freeze_text
 from capsearch.encoders.training.runs.export import export_projection, export_text, finish_card
 from capsearch.encoders.training.runs.image_offset import serve_like
-from capsearch.encoders.training.runs.import_weights import load_text, text_source
+from capsearch.encoders.training.runs.import_weights import (
+    load_projection,
+    load_text,
+    text_source,
+)
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -30,14 +36,55 @@ from capsearch.encoders.training.runs.run import (
     requirements_of,
     sentence_encoder,
 )
-from capsearch.encoders.training.runs.split_features import train_and_validation
+from capsearch.encoders.training.runs.split_features import SplitFeatures, train_and_validation
 from capsearch.encoders.training.runs.teacher import find_teacher, teach
 from capsearch.encoders.training.runs.variants import apply_variant
 
 
 def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
-    """Text encoders and image projection on a backbone's features; the new model's folder."""
+    """Text encoders and image projection on a backbone's features; the new model's folder.
+
+    Those of `run.initial` are fine-tuned, on the features of its own backbone; or new ones trained.
+    """
     listener = listener or Listener()
+    started = _fine_tuned(run, listener) if run.initial else _new(run, listener)
+    run, model, backbone, corpus = started.run, started.model, started.backbone, started.corpus
+    validation_set = TrainingSet(started.validation.views, corpus.validation)
+    train_set = TrainingSet(started.train.views, corpus.train, shown=corpus.shown)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    best = fit(run, _trainer(run, model, train_set, validation_set), listener)
+    card: dict[str, Any] = {}
+    if run.initial:
+        best = interpolate_weights(model, initial, best, validation_set)
+        listener.epoch(best)
+        card["started_from"] = f"{run.initial}@{models.load(run.initial).digest}"
+    bank = build_query_bank(model, train_set.captions, run.options.seed)
+    card |= {
+        **card_of(run, train_set, best),
+        "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
+        **requirements_of(run, backbone.digest),
+        **asdict(calibrate(model, bank, validation_set)),
+    }
+    export_text(model, corpus.vocabularies, bank, run.output, card)
+    serve_like(run, run.output, listener)
+    checkpoint_of(run.output).unlink(missing_ok=True)
+    return run.output
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A model before training, and what it is trained on."""
+
+    run: TrainingRun
+    model: DualEncoder
+    backbone: ImageNetwork
+    corpus: Corpus
+    train: SplitFeatures
+    validation: SplitFeatures
+
+
+def _new(run: TrainingRun, listener: Listener) -> _Started:
+    """New text encoders, with vocabularies of the training captions."""
     teacher = find_teacher(run)
     run = replace(run, backbone=run.teacher or run.backbone)
     backbone = models.load_backbone(run.backbone)
@@ -51,20 +98,29 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     if teacher:
         corpus = teach(run, teacher, corpus, train.data, more, listener)
     model = DualEncoder(corpus.vocabularies, corpus.vectors, backbone.dimension, run.options)
-    validation_set = TrainingSet(validation.views, corpus.validation)
-    train_set = TrainingSet(train.views, corpus.train, shown=corpus.shown)
-    best = fit(run, _trainer(run, model, train_set, validation_set), listener)
-    bank = build_query_bank(model, train_set.captions, run.options.seed)
-    card = {
-        **card_of(run, train_set, best),
-        "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
-        **requirements_of(run, backbone.digest),
-        **asdict(calibrate(model, bank, validation_set)),
-    }
-    export_text(model, corpus.vocabularies, bank, run.output, card)
-    serve_like(run, run.output, listener)
-    checkpoint_of(run.output).unlink(missing_ok=True)
-    return run.output
+    return _Started(run, model, backbone, corpus, train, validation)
+
+
+def _fine_tuned(run: TrainingRun, listener: Listener) -> _Started:
+    """The text encoders, projection, languages and vocabularies of `run.initial`."""
+    assert run.initial is not None
+    folder = models.find(run.initial, "text")
+    text, vocabularies = load_text(text_source(run.initial))
+    backbone = models.load_backbone(str(model_folder.read_card(folder)["backbone"]))
+    options = replace(run.options, config=text.config, dimension=text.out.out_features)
+    run = replace(run, backbone=backbone.name, languages=tuple(vocabularies), options=options)
+    train, validation = train_and_validation(run, backbone, listener)
+    sentences = sentence_encoder(run, listener)
+    corpus = Corpus(
+        vocabularies,
+        {},
+        captions_of(train.data, vocabularies, sentences),
+        captions_of(validation.data, vocabularies, sentences),
+        shown_concepts(train.data),
+    )
+    model = DualEncoder(vocabularies, {}, backbone.dimension, options, text=text)
+    load_projection(folder, model.image)
+    return _Started(run, model, backbone, corpus, train, validation)
 
 
 def train_projection(run: TrainingRun, text: str, listener: Listener | None = None) -> Path:
