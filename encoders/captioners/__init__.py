@@ -73,7 +73,8 @@ class CaptionDecoders:
             )
             starts = {one: vocabulary.start(one) for one in vocabulary.languages}
             outputs = {one: vocabulary.outputs(one) for one in vocabulary.languages}
-            found |= search(decoder, len(features), starts, outputs, beam)
+            repeatable = {one: vocabulary.repeatable(one) for one in vocabulary.languages}
+            found |= search(decoder, len(features), starts, outputs, repeatable, beam)
         return found
 
     def text(self, found: Hypotheses, language: str) -> tuple[str, ...]:

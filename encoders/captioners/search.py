@@ -34,11 +34,16 @@ class StepDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """How to search. `length_penalty`: scores are divided by length ** penalty (0: log P)."""
+    """How to search.
+
+    `length_penalty`: scores are divided by length ** penalty (0: log P). `repetition_penalty`: what
+    a word that the caption has already costs, in log P, unless it is `repeatable`.
+    """
 
     size: int = 3
     max_words: int = 20
     length_penalty: float = 0.7
+    repetition_penalty: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +63,26 @@ class _Lanes:
     scores: Vectors  # (N, B) log-probabilities, best first
     lengths: NDArray[np.int64]  # (N, B)
     ended: NDArray[np.bool_]  # (N, B)
+    repetition: Vectors  # (W,) what each word costs that a hypothesis has already
 
     @staticmethod
-    def start(images: int, beam: Beam) -> _Lanes:
+    def start(images: int, beam: Beam, repeatable: NDArray[np.bool_]) -> _Lanes:
         shape = (images, beam.size)
         scores = np.full(shape, _NEVER, np.float32)
         scores[:, 0] = 0.0  # all hypotheses are equal at first: keep one
         positions = np.full((*shape, beam.max_words + 1), END, np.int64)
-        return _Lanes(positions, scores, np.zeros(shape, np.int64), np.zeros(shape, np.bool_))
+        ended = np.zeros(shape, np.bool_)
+        repetition = np.where(repeatable, 0.0, beam.repetition_penalty).astype(np.float32)
+        return _Lanes(positions, scores, np.zeros(shape, np.int64), ended, repetition)
 
     def advance(self, words: Vectors, at: int) -> NDArray[np.int64]:
         """Extend by (N, B, W) log-probabilities; the (N, B) hypothesis that each one extends."""
         images, size = self.scores.shape
         words = np.where(self.ended[:, :, None], _NEVER, words)
         words[:, :, END][self.ended] = 0.0  # what has ended stays as it is
+        before = self.positions[:, :, :at]
+        cost = np.take_along_axis(words, before, 2) - self.repetition[before]
+        np.put_along_axis(words, before, cost, 2)
         total = (self.scores[:, :, None] + words).reshape(images, -1)  # (N, B * W)
         best = _largest(total, size)
         parent, word = np.divmod(best, words.shape[2])
@@ -107,13 +118,15 @@ def search(
     images: int,
     starts: Mapping[str, int],
     outputs: Mapping[str, NDArray[np.int64]],
+    repeatable: Mapping[str, NDArray[np.bool_]],
     beam: Beam,
 ) -> Mapping[str, Hypotheses]:
     """The most probable caption of each image in each language.
 
-    `starts`: the row of each language's start token. `outputs`: the rows of its words.
+    `starts`: the row of each language's start token. `outputs`: the rows of its words, `repeatable`
+    those that cost nothing a second time.
     """
-    lanes = {language: _Lanes.start(images, beam) for language in starts}
+    lanes = {language: _Lanes.start(images, beam, repeatable[language]) for language in starts}
     tokens = np.repeat([list(starts.values())], images, 0).repeat(beam.size, 1)  # (N, L * B)
     state = decoder.initial(tokens)
     for at in range(beam.max_words + 1):

@@ -25,6 +25,17 @@ END = 0  # the word that ends a caption: row 0, and the first output of every la
 WORDS_FILE = "words.json"
 _COMMAS = {"zh": "，、", "ja": "、"}  # kept, since long sentences need them
 _COMMA = re.compile("[,，、，]")
+# Words that sentences repeat: articles, prepositions, particles, measure words. All others say what
+# is there, and a caption that says it twice is mostly wrong.
+_FUNCTION_WORDS = {
+    "en": "a an the in of on and or with to at by for from is are his her its their one two some "
+    "another other each that which while as up down",
+    "zh": "， 、 的 地 得 着 了 过 是 有 在 和 与 上 下 里 中 前 后 旁 边 旁边 放 他 她 "
+    "它 人 个 只 一 一个 一只 一辆 一台 一张 一位 一名 一座 一些 一条 一头 一把 一匹 "
+    "一边 一盘 一份 一群 一块 一片 一排 两个 两只 几个 许多 很多",
+    "ja": "、 の て で を が に と は も や へ た いる い ます まし ある あり れ られ し "
+    "さ せ な だ です から まで など たり つ 人 匹 頭 羽 台 本 枚 つつ 一 二 1 2 お そう",
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,11 @@ class CaptionVocabulary:
                 return np.append(END, np.arange(first, first + len(words)))
             first += len(words)
         raise KeyError(language)
+
+    def repeatable(self, language: str) -> NDArray[np.bool_]:
+        """(W + 1,) which of `outputs` a caption may well have twice."""
+        often = {*_FUNCTION_WORDS.get(language, "").split()}
+        return np.array([True, *(word in often for word in self.words[language])])
 
     def only(self, *languages: str) -> CaptionVocabulary:
         """The words of some languages."""

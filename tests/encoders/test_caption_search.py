@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capsearch.encoders.captioners.search import Beam, search
-from capsearch.encoders.captioners.vocabulary import END
+from capsearch.encoders.captioners.vocabulary import END, CaptionVocabulary
 
 WORDS, MAX_WORDS = 3, 3  # words of each language besides END, and of a caption
 
@@ -35,6 +35,7 @@ class TableDecoder:
 
 STARTS = {"en": 1, "zh": 2}
 OUTPUTS = {"en": np.array([END, 3, 4, 5]), "zh": np.array([END, 6, 7, 8])}
+ALL = {language: np.ones(WORDS + 1, bool) for language in STARTS}  # words that may be repeated
 
 
 def all_captions(decoder, image, language, penalty):
@@ -56,7 +57,7 @@ def test_a_wide_beam_finds_the_best_of_all_captions(penalty, seed):
     decoder = TableDecoder(seed=seed)
     everything = sum(WORDS**length for length in range(MAX_WORDS + 1)) + WORDS**MAX_WORDS
     beam = Beam(everything, MAX_WORDS, penalty)
-    found = search(decoder, 4, STARTS, OUTPUTS, beam)
+    found = search(decoder, 4, STARTS, OUTPUTS, ALL, beam)
     for language, best in found.items():
         for image in range(4):
             score, words = all_captions(decoder, image, language, penalty)[0]
@@ -70,7 +71,7 @@ def test_a_wide_beam_finds_the_best_of_all_captions(penalty, seed):
 
 def test_a_beam_of_one_takes_the_likeliest_word_at_every_step():
     decoder = TableDecoder()
-    found = search(decoder, 4, {"zh": 2}, {"zh": OUTPUTS["zh"]}, Beam(1, 6, 0.0))["zh"]
+    found = search(decoder, 4, {"zh": 2}, {"zh": OUTPUTS["zh"]}, ALL, Beam(1, 6, 0.0))["zh"]
     for image in range(4):
         before = 2
         for position in found.positions[image]:
@@ -83,18 +84,30 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step():
 def test_a_wider_beam_never_finds_a_less_probable_caption():
     decoder = TableDecoder(images=16, seed=5)
     narrow, wide = (
-        search(decoder, 16, STARTS, OUTPUTS, Beam(size, MAX_WORDS, 0.0))["en"] for size in (1, 40)
+        search(decoder, 16, STARTS, OUTPUTS, ALL, Beam(size, MAX_WORDS, 0.0))["en"]
+        for size in (1, 40)
     )
     ended = (narrow.positions == END).any(1)  # greedy search may be cut before the end
     assert ended.any()
     assert (wide.log_probability[ended] >= narrow.log_probability[ended] - 1e-5).all()
 
 
+def test_what_is_there_is_said_once_but_articles_are_repeated():
+    decoder = TableDecoder()
+    decoder.table[:] = [-9.0, -1.0, -2.0, -3.0]  # the same word again and again, and no end
+    once = {"en": np.array([True, False, False, True])}
+    found = search(decoder, 4, {"en": 1}, OUTPUTS, once, Beam(1, 4, 0.0, 5.0))["en"]
+    assert found.positions.tolist() == [[1, 2, 3, 3, 3]] * 4
+    vocabulary = CaptionVocabulary({"en": ("a", "pole"), "ja": ("の", "夜")})
+    for language in vocabulary.languages:
+        assert vocabulary.repeatable(language).tolist() == [True, True, False]
+
+
 def test_languages_are_searched_independently():
     decoder, beam = TableDecoder(), Beam(3, MAX_WORDS)
-    both = search(decoder, 4, STARTS, OUTPUTS, beam)
+    both = search(decoder, 4, STARTS, OUTPUTS, ALL, beam)
     for language in STARTS:
-        alone = search(decoder, 4, {language: STARTS[language]}, OUTPUTS, beam)[language]
+        alone = search(decoder, 4, {language: STARTS[language]}, OUTPUTS, ALL, beam)[language]
         assert alone.positions.tolist() == both[language].positions.tolist()
 
 
@@ -102,5 +115,5 @@ def test_the_search_stops_once_every_caption_has_ended():
     decoder = TableDecoder()
     decoder.table[:] = -50.0
     decoder.table[:, :, END] = 0.0
-    search(decoder, 4, STARTS, OUTPUTS, Beam(3, 20))
+    search(decoder, 4, STARTS, OUTPUTS, ALL, Beam(3, 20))
     assert decoder.steps == 1
