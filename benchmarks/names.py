@@ -141,13 +141,20 @@ def pool_of(photos: Sequence[CaptionedImage], vectors: Vectors) -> LabelledPool:
 
 
 def evaluate(
-    model: Model, pool: LabelledPool, kind: str = "names", min_photos: int = MIN_PHOTOS
+    model: Model,
+    pool: LabelledPool,
+    kind: str = "names",
+    min_photos: int = MIN_PHOTOS,
+    all_concepts: bool = False,
 ) -> tuple[NamesRow, ...]:
-    """Every language and group, for one kind of queries; DataProblem if nothing can be asked."""
+    """Every language and group, for one kind of queries; DataProblem if nothing can be asked.
+
+    `all_concepts`: the model was trained on all of them.
+    """
     concepts = {one: by_id(one) for one, rows in pool.rows.items() if len(rows) >= min_photos}
     if not concepts:
         raise DataProblem(f"no concept has {min_photos} photographs; try a smaller --min-photos")
-    groups = _groups(pool, concepts)
+    groups = _groups(pool, concepts, all_concepts)
     return tuple(
         row
         for language in LANGUAGES
@@ -158,12 +165,15 @@ def evaluate(
     )
 
 
-def _groups(pool: LabelledPool, concepts: Mapping[str, Concept]) -> Mapping[str, frozenset[str]]:
+def _groups(
+    pool: LabelledPool, concepts: Mapping[str, Concept], all_concepts: bool
+) -> Mapping[str, frozenset[str]]:
     groups: dict[str, set[str]] = {TRAINED: set(), HELD_OUT: set(), BROADER: set()}
     for labelled_set in sorted({one for sets in pool.sets.values() for one in sets}):
         groups[labelled_set] = set()
     for concept in concepts:
-        trained = TRAINED if split_of(concept) == "train" else HELD_OUT
+        known = all_concepts or split_of(concept) == "train"
+        trained = TRAINED if known else HELD_OUT
         groups[trained if concept in pool.sets else BROADER].add(concept)
         for labelled_set in pool.sets.get(concept, ()):
             groups[labelled_set].add(concept)

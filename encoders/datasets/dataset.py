@@ -126,15 +126,18 @@ def read(
     return _chosen(tuple(map(_complete, merged.values())), store, splits)
 
 
-def read_labelled(sources: Iterable[Source | Path | str]) -> CaptionDataset:
+def read_labelled(
+    sources: Iterable[Source | Path | str], all_concepts: bool = False
+) -> CaptionDataset:
     """The images with a label that stands for concepts, split by what is held out of training.
 
     The splits are those of `capsearch.encoders.datasets.labelled`: train, val and test, whatever
-    the files are called. DataProblem if no label is known.
+    the files are called. With `all_concepts` only photographs are held out. DataProblem if no
+    label is known.
     """
     data = read(sources)
     images = tuple(
-        replace(image, split=split_of_photo(image.id, image.concepts))
+        replace(image, split=split_of_photo(image.id, () if all_concepts else image.concepts))
         for image in data.images
         if image.concepts
     )

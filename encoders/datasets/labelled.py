@@ -9,6 +9,9 @@ Two things are held out, the same on every machine because hashes decide:
   `split_of` says which: "val" chooses models, "test" is the figure to report;
 - photographs of the other concepts: `split_of_photo`.
 
+A model for use, whose recipe has been measured with concepts held out, may be trained on all of
+them: `train --all-concepts` holds out photographs alone.
+
 `never_held_out.txt` lists the labelled concepts that are always trained on: those that the training
 captions of COCO and Flickr8k name more than 20 times, those with a narrower labelled concept (the
 photographs of sparrows are birds), and those that qualify another one (sketch, convertible).
@@ -69,18 +72,22 @@ def split_of_photo(photo_id: str, concept_ids: Iterable[str]) -> str:
 
 
 @cache
-def held_out_names() -> frozenset[str]:
-    """The names, folded, of the concepts held out: no caption to train on may use one.
+def held_out() -> frozenset[str]:
+    """The ids of all concepts held out."""
+    return frozenset(one for one in concepts.all_concepts() if split_of(one) != "train")
+
+
+def names_of(ids: Iterable[str]) -> frozenset[str]:
+    """The names, folded, of concepts: no caption to train on may use one of a concept held out.
 
     A concept that is trained on may share a name with one that is held out; `concepts.fold`
     gives the form to look up.
     """
-    held_out = (one for one in concepts.all_concepts().values() if split_of(one.id) != "train")
     return frozenset(
         concepts.fold(name)
-        for one in held_out
+        for one in ids
         for language in LANGUAGES
-        for name in one.names[language]
+        for name in concepts.by_id(one).names[language]
     )
 
 

@@ -115,7 +115,7 @@ def test_any_id_has_a_split(photo_id: str) -> None:
 
 
 def test_the_names_held_out_are_those_of_all_languages_folded() -> None:
-    names = labelled.held_out_names()
+    names = labelled.names_of(labelled.held_out())
     assert {"tuba", "大号", concepts.fold("チューバ")} <= names
     assert "dog" not in names
 
@@ -141,6 +141,8 @@ def test_packed_photographs_have_concepts_and_the_splits_of_what_is_held_out(
     ]
     assert data.images[0].split == "test"
     assert data.images[1].split == split_of_photo("instruments30/2.jpg", ["guitar"])
+    for image in read_labelled([tmp_path], all_concepts=True).images:
+        assert image.split == split_of_photo(image.id, ())
 
 
 def test_the_file_names_the_set_of_records_that_do_not(tmp_path: Path) -> None:

@@ -8,7 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage  # noqa: E402
+from capsearch.encoders.datasets.labelled import split_of  # noqa: E402
+from capsearch.encoders.tokenizers import tokenizer  # noqa: E402
+from capsearch.encoders.training.fit.anchors import name_anchors  # noqa: E402
 from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side  # noqa: E402
+from capsearch.encoders.training.fit.corpus import NO_IMAGE, Vocabulary  # noqa: E402
 from capsearch.encoders.training.fit.names import (  # noqa: E402
     PER_IMAGE,
     ShownConcepts,
@@ -16,6 +20,7 @@ from capsearch.encoders.training.fit.names import (  # noqa: E402
     shown_concepts,
 )
 from capsearch.encoders.training.nn.losses import LOSSES  # noqa: E402
+from capsearch.encoders.training.nn.w2vv import TextConfig, TextNetwork  # noqa: E402
 
 ONE = torch.tensor(1.0)
 EYE = torch.eye(2)
@@ -128,3 +133,42 @@ def test_captions_name_what_their_image_shows():
     assert names.image_rows.tolist() == [1] * PER_IMAGE
     assert set(names.concepts.tolist()) <= set(shown.by_image[1].tolist())
     assert name_captions(data, "en", shown).texts == names.texts  # the same in every run
+
+
+def test_names_of_concepts_held_out_are_used_where_images_show_them():
+    assert split_of("tuba") == "test"
+    for concepts, used in ((("tuba",), True), (("violin",), False)):
+        data = labelled((1, concepts))
+        names = name_captions(data, "en", shown_concepts(data))
+        assert any("tuba" in text for text in names.texts) == used
+
+
+class TestAnchors:
+    IDS = ("dolphin", "violin")
+
+    def anchors(self):
+        words = {"en": ("dolphin", "violin"), "ja": ("イルカ", "バイオリン")}
+        vocabularies = {
+            language: Vocabulary(language, known, tokenizer(language))
+            for language, known in words.items()
+        }
+        torch.manual_seed(0)
+        text = TextNetwork(dict.fromkeys(words, 2), 16, TextConfig()).eval()
+        return name_anchors(text, vocabularies, RandomSentences(), self.IDS)
+
+    def test_all_names_of_a_concept_have_one_target(self):
+        anchors = self.anchors()
+        for found in anchors.values():
+            assert (found.image_rows == NO_IMAGE).all()
+            assert len(np.unique(found.teacher, axis=0)) == len(self.IDS)
+            assert np.linalg.norm(found.teacher.astype(float), axis=1) == pytest.approx(1, abs=1e-2)
+        english, japanese = (np.unique(anchors[one].teacher, axis=0) for one in ("en", "ja"))
+        assert np.array_equal(english, japanese)
+
+
+class RandomSentences:
+    """A sentence encoder: unit vectors that depend on the text alone."""
+
+    def encode(self, texts):
+        rows = [np.random.default_rng(list(text.encode())).normal(size=512) for text in texts]
+        return np.array([one / np.linalg.norm(one) for one in rows], np.float32)

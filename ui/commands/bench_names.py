@@ -64,6 +64,11 @@ as ranked before the correct result. Intervals: 95 %, bootstrap over the queries
     metavar="N",
     help="Ask only for concepts with N photographs.",
 )
+@click.option(
+    "--all-concepts",
+    is_flag=True,
+    help="The model was trained with --all-concepts: photographs are held out, no concept is.",
+)
 @cache_option
 @json_option
 def names(
@@ -73,6 +78,7 @@ def names(
     split: str,
     per_label: int | None,
     min_photos: int,
+    all_concepts: bool,
     cache: Path | None,
     as_json: bool,
 ) -> None:
@@ -85,7 +91,7 @@ def names(
     from capsearch.ui.output.progress import stage_progress
 
     model = models.load(name)
-    data = read_labelled(sources).split(split)
+    data = read_labelled(sources, all_concepts).split(split)
     if per_label is not None:
         data = at_most(data, per_label)
     remark(f"{split}: {len(data):,} photographs, model {model.name}")
@@ -93,7 +99,7 @@ def names(
         pool = encode_pool(model, data, FeatureCache(cache or default_cache()), report)
     if len(pool.images) < len(data):
         remark(f"warning: {len(data) - len(pool.images):,} images could not be read")
-    rows = evaluate(model, pool, kind, min_photos)
+    rows = evaluate(model, pool, kind, min_photos, all_concepts)
     if as_json:
         print_json([record for row in rows for record in row.records()])
     else:

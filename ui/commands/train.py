@@ -42,7 +42,8 @@ Examples:
 
 With --from, languages and vocabularies stay those of the model (--lang, --min-count, --inputs,
 --hidden, --pooling and --variant do not apply), and the result is interpolated with the initial
-weights where that validates better.
+weights where that validates better. Names of some 9,000 things stay near what the model made of
+them, so that it does not forget them for your captions.
 
 With --teacher, small text encoders learn the space of a CLIP-like model: open_clip:MODEL, or a
 model of `capsearch models export`, which needs no torch afterwards.

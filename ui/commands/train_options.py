@@ -233,13 +233,21 @@ epochs_option: Option[Any] = click.option(
     help="How often to go through the training images at most. Training stops earlier when "
     "validation has not improved for four epochs.",
 )
-labelled_option: Option[Any] = click.option(
-    "--labelled",
-    type=_folder(must_exist=True),
-    multiple=True,
-    metavar="DIR",
-    help="A folder of images with labels instead of captions, in the same layout. Names of what "
-    "a label stands for are what the model learns of them. Repeat the option for several.",
+labelled_option = _all_of(
+    click.option(
+        "--labelled",
+        type=_folder(must_exist=True),
+        multiple=True,
+        metavar="DIR",
+        help="A folder of images with labels instead of captions, in the same layout. Names of "
+        "what a label stands for are what the model learns of them. Repeat the option for several.",
+    ),
+    click.option(
+        "--all-concepts",
+        is_flag=True,
+        help="Train on the concepts of --labelled that are held out otherwise, too: for a model "
+        "to use, once another has shown what the recipe makes of names it has never seen.",
+    ),
 )
 
 no_flip_option: Option[Any] = click.option(
@@ -285,7 +293,8 @@ def training_run(options: dict[str, Any]) -> TrainingRun:
         sources=tuple(Source(path, images=options["images"]) for path in options["sources"]),
         name=options["name"],
         output=options["output"] or user_models_dir() / options["name"],
-        labelled=options.get("labelled", ()),  # of commands that have the option
+        labelled=options.get("labelled", ()),  # of commands that have the options
+        all_concepts=options.get("all_concepts", False),
         like=options.get("like", ()),
         languages=options["languages"] or LANGUAGES,
         caption_sources=options["caption_sources"],

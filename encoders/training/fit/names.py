@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capsearch.encoders import concepts
 from capsearch.encoders.concepts.templates import photo_captions
 from capsearch.encoders.datasets.dataset import CaptionDataset
-from capsearch.encoders.datasets.labelled import held_out_names
+from capsearch.encoders.datasets.labelled import held_out, names_of
 
 PER_IMAGE = 6  # captions of each image and language; each step draws some of them
 
@@ -57,8 +57,9 @@ def shown_concepts(data: CaptionDataset) -> ShownConcepts | None:
 def name_captions(data: CaptionDataset, language: str, shown: ShownConcepts) -> NameCaptions:
     """PER_IMAGE captions of each image with a label, the same in every run.
 
-    The names of held-out concepts are in none of them.
+    The names of held-out concepts are in none of them, unless images show these.
     """
+    unused = names_of(held_out() - shown.numbers.keys())
     found = [
         (caption.text, row, shown.numbers[caption.concept])
         for row, image in enumerate(data.images)
@@ -68,7 +69,7 @@ def name_captions(data: CaptionDataset, language: str, shown: ShownConcepts) -> 
             language,
             Random(f"{language} {image.id}"),
             PER_IMAGE,
-            held_out_names(),
+            unused,
         )
     ]
     return NameCaptions(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side
+from capsearch.encoders.training.fit.corpus import LanguageCaptions
 from capsearch.encoders.training.fit.distillation import Distillation
 from capsearch.encoders.training.fit.labels import label_loss
 from capsearch.encoders.training.fit.loop import TrainingLoop
@@ -53,6 +54,7 @@ class Trainer(TrainingLoop):
             language: captions.by_image(len(train)) for language, captions in train.captions.items()
         }
         self._distillation = Distillation(train.captions, self._batch_size)
+        self._anchors = Distillation(train.anchors or {}, self._batch_size // 4)
 
     def validate(self) -> Mapping[str, float]:
         """CM MRR on validation of the averaged weights, by language."""
@@ -119,9 +121,10 @@ class Trainer(TrainingLoop):
         shown = self.train.shown.of(image_rows) if self.train.shown else None
         losses = CaptionLoss(LOSSES[self.options.loss], shown)
         loss = losses.against_images(drawn, images, self.model.scale)
-        for language, rows in self._distillation.without_image(rng):
-            texts = self._texts(language, rows)
-            distances += self._distillation.distances(language, rows, texts)
+        for taught in (self._distillation, self._anchors):
+            for language, rows in taught.without_image(rng):
+                texts = self._texts(language, taught.captions[language], rows)
+                distances += taught.distances(language, rows, texts)
         if distances:
             loss = loss + self.options.distillation_weight * torch.cat(distances).mean()
         if not self.options.caption_loss_weight:
@@ -131,12 +134,12 @@ class Trainer(TrainingLoop):
 
     def _side(self, language: str, rows: NDArray[np.int64], captions: NDArray[np.int64]) -> Side:
         of_language = self.train.captions[language]
-        vectors = self._texts(language, captions)
+        vectors = self._texts(language, of_language, captions)
         return Side(rows, vectors, of_language.concepts[captions])
 
-    def _texts(self, language: str, captions: NDArray[np.int64]) -> Tensor:
+    def _texts(self, language: str, captions: LanguageCaptions, rows: NDArray[np.int64]) -> Tensor:
         """Unit rows; not normalised in the feature space, where eq. 2 and MSE measure distances."""
-        sentences = batch_of(self.train.captions[language], captions)
+        sentences = batch_of(captions, rows)
         if self.options.space == "feature":
             assert isinstance(self.model.text, TextNetwork)
             return self.model.text.raw(sentences, language)

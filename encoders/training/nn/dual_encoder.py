@@ -74,6 +74,7 @@ class TrainingSet:
     labels: Labels | None = None
     shown: ShownConcepts | None = None  # where captions name concepts
     teacher: Vectors | None = None  # (N, D) a teacher's unit image vectors
+    anchors: Mapping[str, LanguageCaptions] | None = None  # names with their teacher, no images
 
     def __len__(self) -> int:
         return int(self.inputs.shape[1])

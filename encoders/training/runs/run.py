@@ -45,6 +45,7 @@ class TrainingRun:
     name: str
     output: Path
     labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
+    all_concepts: bool = False  # of labelled images: none is held out, only photographs are
     like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
     languages: tuple[str, ...] = LANGUAGES
     caption_sources: tuple[str, ...] = ()  # of the captions that are used; none: all

@@ -31,7 +31,7 @@ def training_parts(run: TrainingRun) -> dict[str, CaptionDataset]:
     """The captioned training images, and the labelled ones if there are some, by what they are."""
     parts = {run.train_split: read_split(run, run.train_split)}
     if run.labelled:
-        parts["labelled images"] = read_labelled(run.labelled).split("train")
+        parts["labelled images"] = read_labelled(run.labelled, run.all_concepts).split("train")
     return parts
 
 

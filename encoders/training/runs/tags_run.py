@@ -84,7 +84,7 @@ def _split(
     """The training or validation split, with the labelled photographs of the same part."""
     data = [read_split(run, run.train_split if part == "train" else run.validation_split)]
     if run.labelled:
-        data.append(read_labelled(run.labelled).split(part))
+        data.append(read_labelled(run.labelled, run.all_concepts).split(part))
     flip = run.flip and part == "train"
     first, *more = (split_features(run, backbone, one, part, listener, flip) for one in data)
     return sum(more, start=first)

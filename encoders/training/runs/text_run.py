@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders import concepts, model_folder, models
+from capsearch.encoders.datasets.labelled import held_out
 from capsearch.encoders.hubness import QueryBank
 from capsearch.encoders.image import ImageNetwork
+from capsearch.encoders.training.fit.anchors import name_anchors
 from capsearch.encoders.training.fit.calibration import calibrate
-from capsearch.encoders.training.fit.corpus import Corpus, captions_of
+from capsearch.encoders.training.fit.corpus import Corpus, LanguageCaptions, captions_of
 from capsearch.encoders.training.fit.distillation import read_sentences
 from capsearch.encoders.training.fit.names import shown_concepts
 from capsearch.encoders.training.fit.query_bank import build_query_bank
@@ -50,7 +52,9 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     started = _fine_tuned(run, listener) if run.initial else _new(run, listener)
     run, model, backbone, corpus = started.run, started.model, started.backbone, started.corpus
     validation_set = TrainingSet(started.validation.views, corpus.validation)
-    train_set = TrainingSet(started.train.views, corpus.train, shown=corpus.shown)
+    train_set = TrainingSet(
+        started.train.views, corpus.train, shown=corpus.shown, anchors=started.anchors
+    )
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     best = fit(run, _trainer(run, model, train_set, validation_set), listener)
     card: dict[str, Any] = {}
@@ -81,6 +85,7 @@ class _Started:
     corpus: Corpus
     train: SplitFeatures
     validation: SplitFeatures
+    anchors: Mapping[str, LanguageCaptions] | None = None
 
 
 def _new(run: TrainingRun, listener: Listener) -> _Started:
@@ -120,7 +125,9 @@ def _fine_tuned(run: TrainingRun, listener: Listener) -> _Started:
     )
     model = DualEncoder(vocabularies, {}, backbone.dimension, options, text=text)
     load_projection(folder, model.image)
-    return _Started(run, model, backbone, corpus, train, validation)
+    known = concepts.all_concepts().keys() - (frozenset() if run.all_concepts else held_out())
+    anchors = name_anchors(text, vocabularies, sentences, sorted(known))
+    return _Started(run, model, backbone, corpus, train, validation, anchors)
 
 
 def train_projection(run: TrainingRun, text: str, listener: Listener | None = None) -> Path:
