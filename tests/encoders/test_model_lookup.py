@@ -118,7 +118,7 @@ def test_cards_without_digests_are_opened(mine):
 
 def test_the_built_in_models_fit_together():
     assert models.load("trio").image.digest == models.load("trio").card["backbone_digest"]
-    assert models.load("trio").text.folder == models.find("trio-accurate", "text")
+    assert models.load("trio").text.folder == models.find("trio", "text")
 
 
 def test_the_accurate_model_says_how_to_install_its_backbone(mine):

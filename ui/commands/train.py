@@ -19,12 +19,15 @@ from capsearch.ui.commands.train_options import (
     no_flip_option,
     run_options,
     teacher_options,
-    text_config,
     text_encoder_options,
+)
+from capsearch.ui.commands.train_running import (
+    carry_out,
+    need_torch,
+    text_config,
     training_options,
     training_run,
 )
-from capsearch.ui.commands.train_running import carry_out, need_torch
 from capsearch.ui.commands.train_student import student
 
 if TYPE_CHECKING:

@@ -15,10 +15,13 @@ from capsearch.ui.commands.train_options import (
     lr_option,
     no_flip_option,
     run_options,
+)
+from capsearch.ui.commands.train_running import (
+    carry_out,
+    need_torch,
     training_options,
     training_run,
 )
-from capsearch.ui.commands.train_running import carry_out, need_torch
 
 if TYPE_CHECKING:
     from capsearch.encoders.training.runs.run import Listener, TrainingRun

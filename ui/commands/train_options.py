@@ -1,21 +1,14 @@
-"""Options of the `capsearch train` commands, and how they become a TrainingRun."""
+"""Options of the `capsearch train` commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from capsearch.engine.errors import TrainingProblem
 from capsearch.ui.commands.options import json_option
-
-if TYPE_CHECKING:
-    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
-    from capsearch.encoders.training.nn.w2vv import Pooling, TextConfig
-    from capsearch.encoders.training.runs.run import TrainingRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[F], F]
@@ -256,53 +249,3 @@ no_flip_option: Option[Any] = click.option(
     help="Do not train on horizontally flipped images as well. This halves the time to compute "
     "features; choose it when left and right matter in your captions.",
 )
-
-
-def training_options(
-    shared: Mapping[str, Any], epochs: int, lr: float, **more: Any
-) -> TrainingOptions:
-    """The hyperparameters of a run: those all runs have, and `more`."""
-    from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
-
-    return TrainingOptions(
-        epochs=epochs, lr=lr, batch_size=shared["batch_size"], seed=shared["seed"], **more
-    )
-
-
-def text_config(inputs: str, pooling: Pooling, hidden: int | None) -> TextConfig:
-    """The text encoders that --inputs, --pooling and --hidden describe."""
-    from capsearch.encoders.training.nn.w2vv import INPUTS, TextConfig
-
-    chosen = tuple(part.strip() for part in inputs.split(",") if part.strip())
-    unknown = [one for one in chosen if one not in INPUTS]
-    if unknown or not chosen:
-        raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
-    config = TextConfig(inputs=chosen, pooling=pooling)  # type: ignore[arg-type]
-    return replace(config, hidden=hidden) if hidden else config
-
-
-def training_run(options: dict[str, Any]) -> TrainingRun:
-    """The run that the options of `run_options` describe."""
-    from capsearch.encoders.datasets.captioned import Source
-    from capsearch.encoders.datasets.features import default_cache
-    from capsearch.encoders.models import user_models_dir
-    from capsearch.encoders.training.runs.run import TrainingRun
-    from capsearch.engine.records import LANGUAGES
-
-    return TrainingRun(
-        sources=tuple(Source(path, images=options["images"]) for path in options["sources"]),
-        name=options["name"],
-        output=options["output"] or user_models_dir() / options["name"],
-        labelled=options.get("labelled", ()),  # of commands that have the options
-        all_concepts=options.get("all_concepts", False),
-        like=options.get("like", ()),
-        languages=options["languages"] or LANGUAGES,
-        caption_sources=options["caption_sources"],
-        train_split=options["train_split"],
-        validation_split=options["val_split"],
-        cache=options["cache"] or default_cache(),
-        min_count=options["min_count"],
-        resume=options["resume"],
-        limit=options["limit"],
-        data_licence=options["licence"],
-    )

@@ -13,10 +13,13 @@ from capsearch.ui.commands.train_options import (
     labelled_option,
     lr_option,
     run_options,
+)
+from capsearch.ui.commands.train_running import (
+    carry_out,
+    need_torch,
     training_options,
     training_run,
 )
-from capsearch.ui.commands.train_running import carry_out, need_torch
 
 EXAMPLES = """\b
 Examples:
