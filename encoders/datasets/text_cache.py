@@ -34,7 +34,9 @@ class CachedSentenceEncoder:
     report: Report | None = field(default=None, repr=False)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """(N, S) float16."""
+        """(N, S) float16; (0, 0) without texts."""
+        if not texts:
+            return np.empty((0, 0), np.float16)
         keys = [_hash(text) for text in texts]
         missing = {
             key: text for key, text in zip(keys, texts, strict=True) if key not in self._cached

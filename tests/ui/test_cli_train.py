@@ -101,6 +101,22 @@ def test_the_text_encoders_of_a_model_are_fine_tuned(train: Command) -> None:
     assert (one * other).sum(1).min() > 0.9
 
 
+def test_a_model_is_fine_tuned_on_captions_of_one_language(
+    train: Command, workshop: Path, tmp_path: Path
+) -> None:
+    assert train("text", "--name", "all-three", "--epochs", "1")[0] == 0
+    for split, numbers in (("train", range(30)), ("val", range(30, 40))):
+        captions = [record(number, list(COLOURS.values())[number % 5]) for number in numbers]
+        for one in captions:
+            one["captions"] = {"en": one["captions"]["en"]}
+        write_split(tmp_path, split, captions)
+    arguments = ["--images", str(workshop / "data"), "--from", "all-three", "--epochs", "1"]
+    code, out, err = train("text", *arguments, "--name", "english", "--json", data=tmp_path)
+    assert code == 0, err
+    assert json.loads(out)["languages"] == ["en", "zh", "ja"]
+    assert models.load("english").text.encode(["赤い壁"], "ja").visual.shape[0] == 1
+
+
 def test_a_model_is_fine_tuned_in_its_own_space(train: Command) -> None:
     code, _, err = train("text", "--from", "trio", "--backbone", "lite0", "--name", "x")
     assert code == 2
