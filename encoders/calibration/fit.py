@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,23 +17,21 @@ from capsearch.encoders.calibration.examples import (
     sampled,
 )
 from capsearch.encoders.calibration.generated import WORDS_WEIGHT, generated_kinds
-from capsearch.encoders.calibration.labelled import LabelledImages, Sort, labelled_names
-from capsearch.encoders.calibration.logistic import Floats, Regression
-from capsearch.encoders.calibration.scenarios import (
-    Scenario,
-    draw,
-    names,
-    relevance,
-    scenarios,
-    without_captions,
+from capsearch.encoders.calibration.labelled import (
+    LabelledImages,
+    Sort,
+    drawn_names,
+    labelled_names,
 )
+from capsearch.encoders.calibration.logistic import Floats, Regression
+from capsearch.encoders.calibration.scenarios import Scenario, names, scenarios
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
 from capsearch.engine.fusion import CalibratedEvidence
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import EncodedText, Source
+from capsearch.engine.records import Source
 
 BANK = 750  # images and captions
 # The share of the queries that may lose all hits to the cut-off, and of right hits their place.
@@ -86,7 +84,19 @@ def fit_evidence(
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
         short = list(names(data, encoded, labels, bank, random))
-        plain = list(_without_captions(data, encoded, labels, bank, random, language))
+        plain = list(
+            drawn_names(
+                data,
+                np.array([row for row, found in enumerate(data.objects) if found], np.int64),
+                list(labels),
+                list(labels.values()),
+                encoded,
+                bank,
+                random,
+                language,
+                [REFERENCE_SIZE] * (_DRAWS if short else 0),
+            )
+        )
         further: dict[Sort, list[Scenario]] = {"short": [], "unfamiliar": [], "rare": []}
         if labelled is not None:
             for sort, found in further.items():
@@ -103,27 +113,6 @@ def fit_evidence(
             rare,
         )
     return fitted
-
-
-def _without_captions(
-    data: EncodedImages,
-    encoded: EncodedText,
-    named: Mapping[str, str],
-    bank: DocumentBank,
-    random: np.random.Generator,
-    language: str,
-) -> Iterator[Scenario]:
-    """Names of objects, see `scenarios.names`, against images that no person described."""
-    labels, texts = list(named), list(named.values())
-    labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
-    for _ in range(_DRAWS if labels and len(labelled) else 0):
-        chosen = draw(labelled, REFERENCE_SIZE, random)
-        relevant = relevance(data, labels, chosen)
-        asked = np.flatnonzero(relevant.any(axis=1))
-        chosen_texts = [texts[row] for row in asked]
-        yield without_captions(
-            data, chosen, encoded.at(asked), relevant[asked], bank, language, chosen_texts
-        )
 
 
 def _fit(

@@ -7,7 +7,7 @@ not: among them are some that the model was never trained on, whose best hits ar
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from capsearch.encoders import concepts
-from capsearch.encoders.calibration.collection import EncodedImages, described, encode_texts
+from capsearch.encoders.calibration.collection import EncodedImages, Rows, described, encode_texts
 from capsearch.encoders.calibration.scenarios import (
     MAX_QUERIES,
     SIZES,
@@ -30,6 +30,7 @@ from capsearch.encoders.datasets.features import FeatureCache, Report, load_feat
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
 from capsearch.engine.protocols import TextEncoder
+from capsearch.engine.records import EncodedText
 
 SPLIT = "val"  # of encoders.datasets.labelled: neither trained on nor reported
 _DRAWS = 4  # of each size: as many queries as the captioned photographs give
@@ -98,10 +99,30 @@ def labelled_names(
         return
     texts = [names[one] for one in named]
     encoded = encode_texts(encoder, texts, language)
-    everything = relevance(data, named, np.arange(len(data.images)))
-    for size in (size for size in SIZES for _ in range(_DRAWS)):
-        chosen = draw(np.arange(len(data.images)), size, random)
-        relevant = everything[:, chosen]
+    sizes = [size for size in SIZES for _ in range(_DRAWS)]
+    rows = np.arange(len(data.images))
+    yield from drawn_names(data, rows, named, texts, encoded, bank, random, language, sizes)
+
+
+def drawn_names(
+    data: EncodedImages,
+    rows: Rows,
+    labels: Sequence[str],
+    texts: Sequence[str],
+    encoded: EncodedText,
+    bank: DocumentBank,
+    random: np.random.Generator,
+    language: str,
+    sizes: Iterable[int],
+) -> Iterator[Scenario]:
+    """Names of labels against images that nobody described, drawn from `rows`, of each size.
+
+    `texts` are the names, `encoded` the same in that order; those with a right image are asked.
+    """
+    everything = relevance(data, labels, rows)
+    for size in sizes:
+        at = draw(np.arange(len(rows)), size, random)
+        chosen, relevant = rows[at], everything[:, at]
         asked = draw(np.flatnonzero(relevant.any(axis=1)), MAX_QUERIES, random)
         yield without_captions(
             data,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners.decoders import RECURRENT, OpensDecoder, Weights, WordOutput
@@ -73,14 +74,21 @@ class CaptionDecoders:
             )
             starts = {one: vocabulary.start(one) for one in vocabulary.languages}
             outputs = {one: vocabulary.outputs(one) for one in vocabulary.languages}
-            repeatable = {one: vocabulary.repeatable(one) for one in vocabulary.languages}
-            found |= search(decoder, len(features), starts, outputs, repeatable, beam)
+            found |= search(decoder, len(features), starts, outputs, self._repeatable, beam)
         return found
 
     def text(self, found: Hypotheses, language: str) -> tuple[str, ...]:
         """The captions in words."""
         vocabulary = next(one for one in self.groups.values() if language in one.languages)
         return tuple(vocabulary.decode(row, language) for row in found.positions.tolist())
+
+    @cached_property
+    def _repeatable(self) -> Mapping[str, NDArray[np.bool_]]:
+        return {
+            language: vocabulary.repeatable(language)
+            for vocabulary in self.groups.values()
+            for language in vocabulary.languages
+        }
 
     @cached_property
     def _outputs(self) -> Mapping[str, WordOutput]:

@@ -77,7 +77,7 @@ def held_out() -> frozenset[str]:
     return frozenset(one for one in concepts.all_concepts() if split_of(one) != "train")
 
 
-def names_of(ids: Iterable[str]) -> frozenset[str]:
+def folded_names(ids: Iterable[str]) -> frozenset[str]:
     """The names, folded, of concepts: no caption to train on may use one of a concept held out.
 
     A concept that is trained on may share a name with one that is held out; `concepts.fold`

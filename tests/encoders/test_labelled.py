@@ -115,7 +115,7 @@ def test_any_id_has_a_split(photo_id: str) -> None:
 
 
 def test_the_names_held_out_are_those_of_all_languages_folded() -> None:
-    names = labelled.names_of(labelled.held_out())
+    names = labelled.folded_names(labelled.held_out())
     assert {"tuba", "大号", concepts.fold("チューバ")} <= names
     assert "dog" not in names
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capsearch.encoders import concepts
 from capsearch.encoders.concepts.templates import photo_captions
 from capsearch.encoders.datasets.dataset import CaptionDataset
-from capsearch.encoders.datasets.labelled import held_out, names_of
+from capsearch.encoders.datasets.labelled import folded_names, held_out
 
 PER_IMAGE = 6  # captions of each image and language; each step draws some of them
 
@@ -59,7 +59,7 @@ def name_captions(data: CaptionDataset, language: str, shown: ShownConcepts) -> 
 
     The names of held-out concepts are in none of them, unless images show these.
     """
-    unused = names_of(held_out() - shown.numbers.keys())
+    unused = folded_names(held_out() - shown.numbers.keys())
     found = [
         (caption.text, row, shown.numbers[caption.concept])
         for row, image in enumerate(data.images)

@@ -9,7 +9,7 @@ import torch
 
 from capsearch.encoders.training.fit.activations import Activations, load_activations
 from capsearch.encoders.training.fit.calibration import calibrate
-from capsearch.encoders.training.fit.corpus import Corpus, captions_of
+from capsearch.encoders.training.fit.corpus import Corpus
 from capsearch.encoders.training.fit.labels import labels_of
 from capsearch.encoders.training.fit.prune import prune
 from capsearch.encoders.training.fit.query_bank import build_query_bank
@@ -39,11 +39,11 @@ from capsearch.encoders.training.runs.run import (
     card_of,
     checkpoint_of,
     corpus_of,
+    existing_corpus,
     fit,
     new_backbone,
     read_split,
     requirements_of,
-    sentence_encoder,
     trained,
 )
 from capsearch.engine.errors import TrainingProblem
@@ -145,12 +145,11 @@ def _existing_model(job: _Job) -> _State:
     folder, backbone_folder = job.initial.text, job.initial.backbone
     assert folder is not None and backbone_folder is not None
     text, vocabularies = load_text(str(folder))
-    sentences = sentence_encoder(job.run, job.listener)
-    train, validation = (
-        captions_of(part.data, vocabularies, sentences) for part in (job.train, job.validation)
+    corpus = existing_corpus(
+        job.run, vocabularies, job.train.data, job.validation.data, job.listener
     )
     if job.run.hidden:
-        text = prune(text, train, job.run.hidden, job.run.options.seed)
+        text = prune(text, corpus.train, job.run.hidden, job.run.options.seed)
     options = replace(job.run.options, config=text.config, dimension=text.out.out_features)
     backbone = load_upper_blocks(backbone_folder, job.lower)
     model = DualEncoder(
@@ -158,7 +157,7 @@ def _existing_model(job: _Job) -> _State:
     )
     load_projection(folder, model.image)
     run = replace(job.run, languages=tuple(vocabularies), options=options)
-    return _State(run, model, Corpus(vocabularies, {}, train, validation))
+    return _State(run, model, corpus)
 
 
 def _fine_tune(job: _Job, state: _State, train: TrainingSet, validation: TrainingSet) -> Epoch:

@@ -14,8 +14,15 @@ from capsearch.encoders.datasets.features import FeatureCache, Report
 from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder
 from capsearch.encoders.image import ImageNetwork
 from capsearch.encoders.sentence import SentenceEncoder
-from capsearch.encoders.training.fit.corpus import MIN_COUNT, Corpus, build_corpus
+from capsearch.encoders.training.fit.corpus import (
+    MIN_COUNT,
+    Corpus,
+    Vocabulary,
+    build_corpus,
+    captions_of,
+)
 from capsearch.encoders.training.fit.loop import TrainingLoop
+from capsearch.encoders.training.fit.names import shown_concepts
 from capsearch.encoders.training.fit.validation import Epoch
 from capsearch.encoders.training.nn.dual_encoder import TrainingOptions, TrainingSet
 from capsearch.engine.errors import DataProblem
@@ -113,6 +120,24 @@ def corpus_of(
         run.min_count,
         run.options.seed,
         without_image,
+    )
+
+
+def existing_corpus(
+    run: TrainingRun,
+    vocabularies: Mapping[str, Vocabulary],
+    train: CaptionDataset,
+    validation: CaptionDataset,
+    listener: Listener,
+) -> Corpus:
+    """The captions of both splits, with the vocabularies of a model."""
+    sentences = sentence_encoder(run, listener)
+    return Corpus(
+        vocabularies,
+        {},
+        captions_of(train, vocabularies, sentences),
+        captions_of(validation, vocabularies, sentences),
+        shown_concepts(train),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from capsearch.encoders import concepts, model_folder, models
 from capsearch.encoders.datasets.labelled import held_out
@@ -34,6 +36,7 @@ from capsearch.encoders.training.runs.run import (
     card_of,
     checkpoint_of,
     corpus_of,
+    existing_corpus,
     fit,
     requirements_of,
     sentence_encoder,
@@ -55,15 +58,13 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     train_set = TrainingSet(
         started.train.views, corpus.train, shown=corpus.shown, anchors=started.anchors
     )
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
     best = fit(run, _trainer(run, model, train_set, validation_set), listener)
-    card: dict[str, Any] = {}
-    if run.initial:
-        best = interpolate_weights(model, initial, best, validation_set)
+    if started.initial:
+        best = interpolate_weights(model, started.initial, best, validation_set)
         listener.epoch(best)
-        card["started_from"] = f"{run.initial}@{models.load(run.initial).digest}"
     bank = build_query_bank(model, train_set.captions, run.options.seed)
-    card |= {
+    card = {
+        **started.card,
         **card_of(run, train_set, best),
         "description": f"text encoders for {', '.join(run.languages)} on {backbone.name}",
         **requirements_of(run, backbone.digest),
@@ -86,6 +87,8 @@ class _Started:
     train: SplitFeatures
     validation: SplitFeatures
     anchors: Mapping[str, LanguageCaptions] | None = None
+    initial: Mapping[str, Tensor] = field(default_factory=dict)  # weights; none if they are random
+    card: Mapping[str, Any] = field(default_factory=dict)  # where these are from
 
 
 def _new(run: TrainingRun, listener: Listener) -> _Started:
@@ -111,23 +114,20 @@ def _fine_tuned(run: TrainingRun, listener: Listener) -> _Started:
     assert run.initial is not None
     folder = models.find(run.initial, "text")
     text, vocabularies = load_text(text_source(run.initial))
-    backbone = models.load_backbone(str(model_folder.read_card(folder)["backbone"]))
+    served = model_folder.read_card(folder)
+    backbone = models.load_backbone(str(served["backbone"]))
     options = replace(run.options, config=text.config, dimension=text.out.out_features)
     run = replace(run, backbone=backbone.name, languages=tuple(vocabularies), options=options)
     train, validation = train_and_validation(run, backbone, listener)
-    sentences = sentence_encoder(run, listener)
-    corpus = Corpus(
-        vocabularies,
-        {},
-        captions_of(train.data, vocabularies, sentences),
-        captions_of(validation.data, vocabularies, sentences),
-        shown_concepts(train.data),
-    )
+    corpus = existing_corpus(run, vocabularies, train.data, validation.data, listener)
     model = DualEncoder(vocabularies, {}, backbone.dimension, options, text=text)
     load_projection(folder, model.image)
     known = concepts.all_concepts().keys() - (frozenset() if run.all_concepts else held_out())
+    sentences = sentence_encoder(run, listener)
     anchors = name_anchors(text, vocabularies, sentences, sorted(known))
-    return _Started(run, model, backbone, corpus, train, validation, anchors)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    card = {"started_from": f"{served['name']}@{served['digest']}"}
+    return _Started(run, model, backbone, corpus, train, validation, anchors, initial, card)
 
 
 def train_projection(run: TrainingRun, text: str, listener: Listener | None = None) -> Path:
