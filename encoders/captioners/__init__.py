@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners.decoders import RECURRENT, OpensDecoder, Weights, WordOutput
-from capsearch.encoders.captioners.search import Beam, Hypotheses, search
+from capsearch.encoders.captioners.search import Beam, Hypotheses, StepDecoder, search
 from capsearch.encoders.captioners.transformer import TransformerDecoder
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
 from capsearch.encoders.model_folder import Arrays
@@ -67,11 +67,8 @@ class CaptionDecoders:
     def hypotheses(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
         """The most probable caption of each image by language."""
         found: dict[str, Hypotheses] = {}
-        image = _Part(self.arrays, IMAGE)
         for name, vocabulary in self.groups.items():
-            decoder = DECODERS[self.architecture](
-                _Part(self.arrays, name), image, self._outputs[name], features
-            )
+            decoder = self._decoder(name, features)
             starts = {one: vocabulary.start(one) for one in vocabulary.languages}
             outputs = {one: vocabulary.outputs(one) for one in vocabulary.languages}
             found |= search(decoder, len(features), starts, outputs, self._repeatable, beam)
@@ -79,8 +76,23 @@ class CaptionDecoders:
 
     def text(self, found: Hypotheses, language: str) -> tuple[str, ...]:
         """The captions in words."""
-        vocabulary = next(one for one in self.groups.values() if language in one.languages)
+        vocabulary = self.groups[self._group_of(language)]
         return tuple(vocabulary.decode(row, language) for row in found.positions.tolist())
+
+    def opened(
+        self, language: str, features: ImageFeatures
+    ) -> tuple[StepDecoder, CaptionVocabulary]:
+        """The decoder of a language for some images, and its vocabulary."""
+        name = self._group_of(language)
+        return self._decoder(name, features), self.groups[name]
+
+    def _group_of(self, language: str) -> str:
+        return next(name for name, one in self.groups.items() if language in one.languages)
+
+    def _decoder(self, name: str, features: ImageFeatures) -> StepDecoder:
+        image = _Part(self.arrays, IMAGE)
+        outputs = self._outputs[name]
+        return DECODERS[self.architecture](_Part(self.arrays, name), image, outputs, features)
 
     @cached_property
     def _repeatable(self) -> Mapping[str, NDArray[np.bool_]]:
@@ -143,10 +155,15 @@ class BuiltInCaptioner:
     @cached_property
     def decoders(self) -> CaptionDecoders:
         """The network."""
-        vocabulary = CaptionVocabulary.load(self.folder)
+        vocabulary = self.vocabulary
         groups = {name: vocabulary.only(*found) for name, found in self.card["groups"].items()}
         arrays = Arrays(self.folder / WEIGHTS_FILE)
         return CaptionDecoders(str(self.card["architecture"]), groups, arrays)
+
+    @cached_property
+    def vocabulary(self) -> CaptionVocabulary:
+        """The words of all decoders."""
+        return CaptionVocabulary.load(self.folder)
 
     @cached_property
     def tagger(self) -> BuiltInTagger | None:

@@ -106,6 +106,49 @@ def test_a_resumed_run_makes_the_same_model(
     assert digests[0] == digests[1]
 
 
+def test_a_captioner_is_trained_on_with_its_words_and_tags(
+    train: Command, captioner: str, workshop: Path
+) -> None:
+    scheme = ["--scheme", "self-critical", "--epochs", "1", "--beam", "2"]
+    code, _, err = train("caption", "--from", captioner, *scheme, "--name", "rewarded")
+    assert code == 0, err
+    first, second = (
+        json.loads((workshop / "models" / one / "model.json").read_text())
+        for one in (captioner, "rewarded")
+    )
+    assert second["training"]["initial"] == captioner
+    assert second["training"]["config"] == first["training"]["config"]
+    assert second["tagger"] == "tags"
+    before, after = (
+        (workshop / "models" / one / "words.json").read_bytes() for one in (captioner, "rewarded")
+    )
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lang", "zh"], "writes en, zh, ja: give these --lang"),
+        (["--scheme", "alternate"], "has other decoders than the scheme 'alternate' trains"),
+    ],
+)
+def test_a_captioner_is_trained_on_as_it_is(
+    train: Command, captioner: str, arguments: list[str], message: str
+) -> None:
+    code, _, err = train("caption", "--name", "never", "--from", captioner, *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_an_lstm_cannot_be_trained_on(train: Command, workshop: Path) -> None:
+    lstm = ["--decoder", "show-and-tell", "--width", "16", "--epochs", "1"]
+    if not (workshop / "models" / "lstm").exists():
+        assert train("caption", *lstm, "--name", "lstm")[0] == 0
+    code, _, err = train("caption", "--name", "never", "--from", "lstm")
+    assert code == 2
+    assert "a show-and-tell decoder cannot be trained on from a model" in err
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
@@ -116,6 +159,8 @@ def test_a_resumed_run_makes_the_same_model(
         ("caption", ["--backbone", "lite0"], "has no feature map"),
         ("caption", ["--tags", "nobody"], "no tagger model called 'nobody'"),
         ("caption", ["--width", "65"], "multiple of 64"),
+        ("caption", ["--scheme", "self-critical"], "starts from a captioner: give --from"),
+        ("caption", ["--from", "nobody"], "no captioner model called 'nobody'"),
     ],
 )
 def test_an_invalid_option_is_one_line_and_exit_2(

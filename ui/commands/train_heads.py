@@ -45,6 +45,8 @@ Examples:
   capsearch train caption --data DIR --tags mine-tags --name mine-captions
   capsearch train caption --data DIR --decoder show-and-tell --scheme transfer \\
       --lang en --lang ja --name mine-ja                             a paper's model
+  capsearch train caption --data DIR --from mine-captions --scheme self-critical --epochs 1 \\
+      --lr 1e-4 --name better-captions                               rewarded for CIDEr-D
   capsearch train caption --data DIR --name mine-captions --resume   after an interruption
   capsearch bench caption --data DIR --split val --model mine-captions
 
@@ -130,7 +132,15 @@ def tags(
     default="sequential",
     show_default=True,
     help="The training scheme: sequential (all captions, then those that people wrote for these "
-    "photographs), mixed, artificial-token, transfer, alternate or monolingual.",
+    "photographs), mixed, artificial-token, transfer, alternate or monolingual; or, after one of "
+    "them, self-critical (captions are sampled and rewarded for CIDEr-D).",
+)
+@click.option(
+    "--from",
+    "initial",
+    default="",
+    metavar="NAME",
+    help="A captioner to train on, with its words, its decoder and its tags, instead of a new one.",
 )
 @click.option(
     "--tags",
@@ -167,6 +177,7 @@ def caption(
     backbone: str | None,
     decoder: str,
     scheme: str,
+    initial: str,
     tagger: str,
     width: int,
     layers: int,
@@ -188,7 +199,7 @@ def caption(
     stages_of(scheme, run.languages)  # fail before features are computed, not after
 
     def train(run: TrainingRun, listener: Listener) -> Path:
-        return train_caption(CaptionRun(run, config, scheme, tagger, beam), listener)
+        return train_caption(CaptionRun(run, config, scheme, tagger, beam, initial), listener)
 
     return carry_out(train, run, as_json, use="bench caption --data DIR --model {}")
 

@@ -83,7 +83,7 @@ class CaptionTrainer(TrainingLoop):
         languages = tuple(self.train.captions)
         if self.alternate:
             languages = (languages[self.step % len(languages)],)
-        images = self.model.image(_batch(self.train.images, image_rows))
+        images = self.model.image(self._batch(image_rows))
         totals, words = [], 0
         for language in languages:
             for rows, sentences in self._draws(language, image_rows, rng):
@@ -98,6 +98,16 @@ class CaptionTrainer(TrainingLoop):
         self, images: Tensor, sentences: Sequence[NDArray[np.int64]], language: str
     ) -> tuple[Tensor, int]:
         """The summed loss of captions, and their number of words."""
+        logits, targets, known = self._predictions(images, sentences, language)
+        loss = nn.functional.cross_entropy(
+            logits, targets, reduction="sum", label_smoothing=self.model.config.label_smoothing
+        )
+        return loss, int(known.sum())
+
+    def _predictions(
+        self, images: Tensor, sentences: Sequence[NDArray[np.int64]], language: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(P, W + 1) logits and (P,) positions of all words, and (B, T) where there are words."""
         decoder = self.model.decoder(self.model.group_of(language))
         targets = nn.utils.rnn.pad_sequence(
             [torch.from_numpy(one) for one in sentences], batch_first=True, padding_value=_PADDING
@@ -107,13 +117,12 @@ class CaptionTrainer(TrainingLoop):
         tokens = torch.cat([start, rows[targets[:, :-1].clamp(min=0)]], 1)
         hidden = decoder(images, tokens)
         known = targets != _PADDING
-        loss = nn.functional.cross_entropy(
-            decoder.logits(hidden[known], language),
-            targets[known],
-            reduction="sum",
-            label_smoothing=self.model.config.label_smoothing,
-        )
-        return loss, int(known.sum())
+        return decoder.logits(hidden[known], language), targets[known], known
+
+    def _batch(self, rows: NDArray[np.int64]) -> ImageBatch:
+        found = self.train.images.at(rows)
+        assert found.grid is not None
+        return ImageBatch(torch.from_numpy(found.pooled), torch.from_numpy(found.grid))
 
     def _draws(
         self, language: str, image_rows: NDArray[np.int64], rng: np.random.Generator
@@ -172,9 +181,3 @@ def _first_images(validation: ReferenceSet) -> ReferenceSet:
         for language, found in validation.references.items()
     }
     return ReferenceSet(validation.images.only(np.array(rows, np.int64)), references)
-
-
-def _batch(images: EncodedImages, rows: NDArray[np.int64]) -> ImageBatch:
-    found = images.at(rows)
-    assert found.grid is not None
-    return ImageBatch(torch.from_numpy(found.pooled), torch.from_numpy(found.grid))

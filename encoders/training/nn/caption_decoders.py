@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
 
 Arrays = Mapping[str, NDArray[np.float32]]
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class CaptionDecoder(nn.Module, ABC):
         """(B, ...) embedded images, (B, T) rows of the words before -> (B, T, D) outputs."""
 
     @abstractmethod
-    def arrays(self) -> Arrays:
-        """Parameters by the names of `encoders.captioners`, without embedding and output."""
+    def tensors(self) -> Tensors:
+        """What is stored, by the names of `encoders.captioners`, but for embedding and output."""
 
     def logits(self, hidden: Tensor, language: str) -> Tensor:
         """(..., D) outputs -> (..., W + 1) for a language's words."""
@@ -74,11 +75,11 @@ class CaptionDecoder(nn.Module, ABC):
                 shares = (found + 1.0) / (found + 1.0).sum()
                 self._bias()[rows] = torch.from_numpy(np.log(shares)).float()
 
-    def all_arrays(self) -> Arrays:
+    def all_tensors(self) -> Tensors:
         """Everything that is stored."""
-        output = {} if self.out is None else {"out_W": numpy_of(self.out.weight)}
-        shared = {"embedding": numpy_of(self.embedding.weight), "out_b": numpy_of(self._bias())}
-        return {**shared, **output, **self.arrays()}
+        output = {} if self.out is None else {"out_W": self.out.weight}
+        shared = {"embedding": self.embedding.weight, "out_b": self._bias()}
+        return {**shared, **output, **self.tensors()}
 
     def _table(self) -> Tensor:
         return self.embedding.weight if self.out is None else self.out.weight
@@ -99,9 +100,9 @@ class PooledEmbedding(nn.Module):
         """(N, D)."""
         return cast(Tensor, self.pooled(images.pooled))
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """Parameters by the names of `encoders.captioners`."""
-        return linear_arrays("pooled", self.pooled)
+        return linear_tensors("pooled", self.pooled)
 
 
 class ShowAndTell(CaptionDecoder):
@@ -117,12 +118,12 @@ class ShowAndTell(CaptionDecoder):
         hidden, _ = self.lstm(torch.cat([images[:, None], words], 1))
         return cast(Tensor, self.dropout(hidden[:, 1:]))
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """Gates in torch's order: input, forget, cell, output."""
         return {
-            "lstm_Wx": numpy_of(self.lstm.weight_ih_l0),
-            "lstm_Wh": numpy_of(self.lstm.weight_hh_l0),
-            "lstm_b": numpy_of(self.lstm.bias_ih_l0) + numpy_of(self.lstm.bias_hh_l0),
+            "lstm_Wx": as_tensor(self.lstm.weight_ih_l0),
+            "lstm_Wh": as_tensor(self.lstm.weight_hh_l0),
+            "lstm_b": as_tensor(self.lstm.bias_ih_l0) + as_tensor(self.lstm.bias_hh_l0),
         }
 
 
@@ -149,13 +150,13 @@ class MultimodalLayerRnn(CaptionDecoder):
         mixed = self.word(words) + self.state(torch.stack(states, 1)) + images[:, None]
         return cast(Tensor, self.dropout(_scaled_tanh(mixed)))
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """As in the paper's equations."""
         return {
-            **linear_arrays("second", self.second),
-            "U": numpy_of(self.recurrent.weight),
-            "Vw": numpy_of(self.word.weight),
-            "Vr": numpy_of(self.state.weight),
+            **linear_tensors("second", self.second),
+            "U": self.recurrent.weight,
+            "Vw": as_tensor(self.word.weight),
+            "Vr": as_tensor(self.state.weight),
         }
 
 
@@ -178,25 +179,30 @@ class FirstStepRnn(CaptionDecoder):
             states.append(state)
         return cast(Tensor, self.dropout(torch.stack(states, 1)))
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """As in the paper's equations."""
         return {
-            "Whx": numpy_of(self.word.weight),
-            "bh": numpy_of(self.word.bias),
-            "Whh": numpy_of(self.recurrent.weight),
+            "Whx": self.word.weight,
+            "bh": self.word.bias,
+            "Whh": self.recurrent.weight,
         }
+
+
+def as_tensor(found: Tensor | nn.Module) -> Tensor:
+    """An attribute of a module, which torch types as either."""
+    assert isinstance(found, Tensor)
+    return found
 
 
 def numpy_of(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
     """A parameter as an array."""
-    assert isinstance(tensor, Tensor)  # torch types a module's attributes as either
-    found: NDArray[np.float32] = tensor.detach().numpy().astype(np.float32)
+    found: NDArray[np.float32] = as_tensor(tensor).detach().numpy().astype(np.float32)
     return found
 
 
-def linear_arrays(name: str, layer: nn.Linear) -> Arrays:
+def linear_tensors(name: str, layer: nn.Linear) -> Tensors:
     """A layer's weight and bias."""
-    return {f"{name}_W": numpy_of(layer.weight), f"{name}_b": numpy_of(layer.bias)}
+    return {f"{name}_W": layer.weight, f"{name}_b": layer.bias}
 
 
 def _scaled_tanh(x: Tensor) -> Tensor:

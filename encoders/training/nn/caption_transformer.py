@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.captioners import IMAGE, CaptionDecoders
+from capsearch.encoders.captioners.decoders import Weights
 from capsearch.encoders.captioners.transformer import HEAD_WIDTH
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
 from capsearch.encoders.training.nn.caption_decoders import (
@@ -22,7 +21,8 @@ from capsearch.encoders.training.nn.caption_decoders import (
     MultimodalLayerRnn,
     PooledEmbedding,
     ShowAndTell,
-    linear_arrays,
+    Tensors,
+    linear_tensors,
     numpy_of,
 )
 from capsearch.engine.errors import TrainingProblem
@@ -44,10 +44,10 @@ class MapEmbedding(nn.Module):
         cells = self.grid(self.norm(images.grid)) + self.cells
         return torch.cat([cells, self.pooled(images.pooled)[:, None]], 1)
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """Parameters by the names of `encoders.captioners`."""
-        cells = {"cells": numpy_of(self.cells)}
-        return {**linear_arrays("grid", self.grid), **linear_arrays("pooled", self.pooled), **cells}
+        linear = {**linear_tensors("grid", self.grid), **linear_tensors("pooled", self.pooled)}
+        return {**linear, "cells": self.cells}
 
 
 class _Layer(nn.Module):
@@ -76,17 +76,17 @@ class _Layer(nn.Module):
         x = x + self.dropout(self.image_out(_joined(attend(query, key, value))))
         return cast(Tensor, x + self.dropout(self.down(torch.relu(self.up(self.norms[2](x))))))
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """Parameters by the names of `encoders.captioners`."""
         layers = {"self": self.own, "self_out": self.own_out, "image": self.image}
         layers |= {"memory": self.memory, "image_out": self.image_out}
         layers |= {"up": self.up, "down": self.down}
-        found: dict[str, NDArray[np.float32]] = {}
+        found: dict[str, Tensor] = {}
         for name, layer in layers.items():
-            found |= linear_arrays(name, layer)
+            found |= linear_tensors(name, layer)
         for at, norm in enumerate(self.norms):
             assert isinstance(norm, nn.LayerNorm)
-            found |= {f"norm{at}_g": numpy_of(norm.weight), f"norm{at}_b": numpy_of(norm.bias)}
+            found |= {f"norm{at}_g": norm.weight, f"norm{at}_b": norm.bias}
         return found
 
 
@@ -112,16 +112,16 @@ class Transformer(CaptionDecoder):
             x = layer(x, images)
         return cast(Tensor, self.norm(x))
 
-    def arrays(self) -> Arrays:
+    def tensors(self) -> Tensors:
         """Parameters by the names of `encoders.captioners`."""
-        found = {
-            "positions": numpy_of(self.positions),
-            "norm_g": numpy_of(self.norm.weight),
-            "norm_b": numpy_of(self.norm.bias),
+        found: dict[str, Tensor] = {
+            "positions": self.positions,
+            "norm_g": self.norm.weight,
+            "norm_b": self.norm.bias,
         }
         for at, layer in enumerate(self.layers):
             assert isinstance(layer, _Layer)
-            found |= {f"layer{at}.{name}": array for name, array in layer.arrays().items()}
+            found |= {f"layer{at}.{name}": one for name, one in layer.tensors().items()}
         return found
 
     def _bias(self) -> Tensor:
@@ -176,10 +176,22 @@ class CaptionNetwork(nn.Module):
 
     def arrays(self) -> Arrays:
         """Everything that is stored, by the names of `encoders.captioners`."""
-        found = {f"{IMAGE}.{name}": array for name, array in self.image.arrays().items()}
+        return {name: numpy_of(one) for name, one in self._tensors().items()}
+
+    def load(self, arrays: Weights) -> None:
+        """Take over what is stored; TrainingProblem where parameters cannot be told from it."""
+        with torch.no_grad():
+            for name, one in self._tensors().items():
+                if not isinstance(one, nn.Parameter):  # a sum of two
+                    decoder = self.config.architecture
+                    raise TrainingProblem(f"a {decoder} decoder cannot be trained on from a model")
+                one.copy_(torch.from_numpy(arrays[name]))
+
+    def _tensors(self) -> Tensors:
+        found = {f"{IMAGE}.{name}": one for name, one in self.image.tensors().items()}
         for group in self.groups:
-            arrays = self.decoder(group).all_arrays()
-            found |= {f"{group}.{name}": array for name, array in arrays.items()}
+            tensors = self.decoder(group).all_tensors()
+            found |= {f"{group}.{name}": one for name, one in tensors.items()}
         return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders import model_folder, models
-from capsearch.encoders.captioners import WEIGHTS_FILE, with_tags
+from capsearch.encoders.captioners import WEIGHTS_FILE, BuiltInCaptioner, with_tags
 from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
@@ -32,6 +32,7 @@ from capsearch.encoders.training.fit.caption_trainer import (
     ciders,
 )
 from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
+from capsearch.encoders.training.fit.self_critical import SelfCriticalTrainer
 from capsearch.encoders.training.fit.validation import Epoch
 from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
 from capsearch.encoders.training.nn.caption_transformer import CaptionNetwork
@@ -47,16 +48,22 @@ from capsearch.encoders.training.runs.schemes import Stage, stages_of
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import ImageFeatures
 
+_REWARDED_EMA = 0.2  # epochs: rewards change a trained network quickly
+
 
 @dataclass(frozen=True, slots=True)
 class CaptionRun:
-    """A training run of a captioner. `tagger`: the model whose tags are an input; "" for none."""
+    """A training run of a captioner. `tagger`: the model whose tags are an input; "" for none.
+
+    `initial`: a captioner that is trained on; "" for a new one. It has its own words and decoder.
+    """
 
     run: TrainingRun
     config: CaptionConfig
     scheme: str = "sequential"
     tagger: str = ""
     beam: int = 3
+    initial: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +84,17 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     """Train a captioner by a scheme; the new model's folder."""
     run = captioner.run
     stages = stages_of(captioner.scheme, run.languages)
-    job = _prepare(captioner, listener or Listener())
+    if stages[0].rewarded and not captioner.initial:
+        raise TrainingProblem(f"{captioner.scheme} training starts from a captioner: give --from")
+    initial = models.load_captioner(captioner.initial) if captioner.initial else None
+    if initial is not None:
+        captioner = _like(captioner, initial)
+        stages = (replace(stages[0], keep="everything"), *stages[1:])
+    job = _prepare(captioner, initial, listener or Listener())
     if not run.resume:
         _remove_checkpoints(run, len(stages))
-    network, best = None, None
+    network = None if initial is None else _loaded(job, stages[0], initial)
+    best = None
     for number, stage in enumerate(stages):
         network = _network(job, stage, network)
         best = _train(job, stage, number, network)
@@ -91,13 +105,37 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     return run.output
 
 
-def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
+def _like(captioner: CaptionRun, initial: BuiltInCaptioner) -> CaptionRun:
+    """The run with the decoder, the languages and the tags of the model it starts from."""
+    if set(captioner.run.languages) != set(initial.languages):
+        raise TrainingProblem(
+            f"{captioner.initial} writes {', '.join(initial.languages)}: give these --lang"
+        )
+    config = CaptionConfig(**initial.card["training"]["config"])
+    run = replace(captioner.run, languages=initial.languages)
+    tagger = str(initial.card.get("tagger", ""))
+    return replace(captioner, run=run, config=config, tagger=tagger)
+
+
+def _loaded(job: _Job, stage: Stage, initial: BuiltInCaptioner) -> CaptionNetwork:
+    network = _network(job, replace(stage, keep="nothing"), None)
+    if set(network.groups) != set(initial.decoders.groups):
+        raise TrainingProblem(
+            f"{initial.name} has other decoders than the scheme '{job.captioner.scheme}' trains"
+        )
+    network.load(initial.decoders.arrays)
+    return network
+
+
+def _prepare(captioner: CaptionRun, initial: BuiltInCaptioner | None, listener: Listener) -> _Job:
     run = captioner.run
     backbone = models.load_backbone(run.backbone)
     tagger = models.load_tagger(captioner.tagger) if captioner.tagger else None
     if captioner.tagger:
         card = model_folder.read_card(models.find(captioner.tagger, "tagger"))
         check_backbone(card, backbone)
+    if initial is not None:
+        check_backbone(initial.card, backbone)
     train, validation = (
         _with_tags(
             load_feature_maps(
@@ -113,7 +151,7 @@ def _prepare(captioner: CaptionRun, listener: Listener) -> _Job:
         for whole in [whole_split(run, split)]
     )
     captions = tokenise(train.data, run.languages, captioner.config.max_words)
-    vocabulary = vocabulary_of(captions, run.min_count)
+    vocabulary = initial.vocabulary if initial else vocabulary_of(captions, run.min_count)
     return _Job(captioner, backbone, tagger, train, validation, captions, vocabulary, listener)
 
 
@@ -146,6 +184,7 @@ def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epo
         run.options,
         lr=run.options.lr * stage.lr,
         epochs=max(1, round(run.options.epochs * stage.epochs)),
+        ema_epochs=_REWARDED_EMA if stage.rewarded else run.options.ema_epochs,
     )
     captions = {
         language: encode(_captions(job, stage, language), job.vocabulary, language, len(job.train))
@@ -154,7 +193,7 @@ def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epo
     references = references_of(job.validation.data, stage.languages)
     if not any(references.values()):
         raise TrainingProblem(f"no captions to validate with in split '{run.validation_split}'")
-    trainer = CaptionTrainer(
+    trainer = (SelfCriticalTrainer if stage.rewarded else CaptionTrainer)(
         network,
         CaptionSet(job.train, captions),
         ReferenceSet(job.validation, references),
@@ -221,5 +260,6 @@ def _training(job: _Job) -> Mapping[str, Any]:
         "images": len(job.train),
         "captions": {one: len(found.image_rows) for one, found in job.captions.items()},
         "scheme": job.captioner.scheme,
+        **({"initial": models.reference(job.captioner.initial)} if job.captioner.initial else {}),
         "config": asdict(job.captioner.config),
     }

@@ -8,6 +8,7 @@ transfer          English first; then a new decoder for the other languages keep
                   of the image (Miyazaki 2016)
 sequential        all captions first; then those that people wrote, at a tenth of the learning
                   rate (COCO-CN)
+self-critical     samples of a trained captioner are rewarded for CIDEr-D (Rennie 2017)
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Stage:
     """One part of a scheme.
 
     `main`: only captions of the main sources. `keep`: what it takes from the stage before.
-    `separate`: a decoder for each language, in alternating batches.
+    `separate`: a decoder for each language, in alternating batches. `rewarded`: captions are
+    sampled and rewarded, instead of learned word by word.
     """
 
     languages: tuple[str, ...]
@@ -35,6 +37,7 @@ class Stage:
     separate: bool = False
     lr: float = 1.0  # factors of the run's learning rate and epochs
     epochs: float = 1.0
+    rewarded: bool = False
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -79,6 +82,10 @@ def _sequential(languages: tuple[str, ...]) -> tuple[Stage, ...]:
     return Stage(languages, main=False), last
 
 
+def _self_critical(languages: tuple[str, ...]) -> tuple[Stage, ...]:
+    return (Stage(languages, keep="everything", rewarded=True),)
+
+
 SCHEMES: Mapping[str, Callable[[tuple[str, ...]], tuple[Stage, ...]]] = {
     "sequential": _sequential,
     "mixed": _mixed,
@@ -86,6 +93,7 @@ SCHEMES: Mapping[str, Callable[[tuple[str, ...]], tuple[Stage, ...]]] = {
     "transfer": _transfer,
     "alternate": _alternate,
     "monolingual": _monolingual,
+    "self-critical": _self_critical,
 }
 
 
