@@ -65,7 +65,7 @@ class CaptionTrainer(TrainingLoop):
         groups = one_group(model.parameters(), options.lr)
         super().__init__(model, groups, len(train.images), options, checkpoint)
         self.train = train
-        self.validation = _first_images(validation)
+        self.validation = first_images(validation)
         self.alternate = alternate
 
     def validate(self) -> Mapping[str, float]:
@@ -170,7 +170,7 @@ def ciders(decoders: CaptionDecoders, validation: ReferenceSet, beam: Beam) -> d
     }
 
 
-def _first_images(validation: ReferenceSet) -> ReferenceSet:
+def first_images(validation: ReferenceSet) -> ReferenceSet:
     """The first images of each language."""
     rows = sorted(
         {row for found in validation.references.values() for row in list(found)[:VALIDATION_IMAGES]}

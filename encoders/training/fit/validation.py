@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsearch.encoders.calibration.vectors import cm_mrr
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet, encode, project
 
-INTERPOLATIONS = (0.75, 0.5)  # weight of the fine-tuned parameters; the rest is the initial ones
+# The weight of the fine-tuned parameters; the rest is that of the initial ones.
+INTERPOLATIONS = (0.75, 0.5, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +42,23 @@ def evaluate(model: DualEncoder, validation: TrainingSet) -> Mapping[str, float]
 
 
 def interpolate_weights(
-    model: DualEncoder, initial: Mapping[str, Tensor], best: Epoch, validation: TrainingSet
+    model: nn.Module,
+    initial: Mapping[str, Tensor],
+    best: Epoch,
+    scores: Callable[[], Mapping[str, float]],
 ) -> Epoch:
     """Interpolate `model` with its `initial` weights where that validates better.
 
     WiSE-FT (Wortsman et al. 2022): fine-tuned and initial weights lie in one basin of the loss,
-    and models between them overfit the training images less. `best` is the score of `model` as
-    given; what is returned is the score of the weights that `model` then has.
+    and models between them overfit the training images less. `scores` are those of the weights that
+    `model` has, `best` has them for those given; what is returned has them for those that it gets.
     """
     tuned = {name: value.clone() for name, value in model.state_dict().items()}
     chosen = tuned
     for weight in INTERPOLATIONS:
         mixed = {name: torch.lerp(initial[name], value, weight) for name, value in tuned.items()}
         model.load_state_dict(mixed)
-        candidate = replace(best, validation=evaluate(model, validation))
+        candidate = replace(best, validation=scores())
         if candidate.score > best.score:
             best, chosen = candidate, mixed
     model.load_state_dict(chosen)

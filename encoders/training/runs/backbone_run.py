@@ -14,7 +14,11 @@ from capsearch.encoders.training.fit.labels import labels_of
 from capsearch.encoders.training.fit.prune import prune
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights
+from capsearch.encoders.training.fit.validation import (
+    Epoch,
+    evaluate,
+    interpolate_weights,
+)
 from capsearch.encoders.training.nn.backbone import (
     LowerBlocks,
     lower_blocks_of,
@@ -169,7 +173,9 @@ def _fine_tune(job: _Job, state: _State, train: TrainingSet, validation: Trainin
         trainer = Trainer(state.model, train, validation, state.run.options, checkpoint)
         best = fit(state.run, trainer, job.listener)
         if job.initial.text is not None:
-            best = interpolate_weights(state.model, initial, best, validation)
+            best = interpolate_weights(
+                state.model, initial, best, lambda: evaluate(state.model, validation)
+            )
             job.listener.epoch(best)
     if best is None:
         raise TrainingProblem("--epochs and --frozen-epochs are both 0: nothing would be trained")

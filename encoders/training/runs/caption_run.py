@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners import WEIGHTS_FILE, BuiltInCaptioner, with_tags
@@ -30,10 +32,11 @@ from capsearch.encoders.training.fit.caption_trainer import (
     CaptionTrainer,
     ReferenceSet,
     ciders,
+    first_images,
 )
 from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
 from capsearch.encoders.training.fit.self_critical import SelfCriticalTrainer
-from capsearch.encoders.training.fit.validation import Epoch
+from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights
 from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
 from capsearch.encoders.training.nn.caption_transformer import CaptionNetwork
 from capsearch.encoders.training.runs.run import (
@@ -94,11 +97,13 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     if not run.resume:
         _remove_checkpoints(run, len(stages))
     network = None if initial is None else _loaded(job, stages[0], initial)
-    best = None
+    best, before = None, copy.deepcopy(network.state_dict()) if network is not None else None
     for number, stage in enumerate(stages):
         network = _network(job, stage, network)
         best = _train(job, stage, number, network)
     assert network is not None and best is not None  # a scheme has stages
+    if before is not None:
+        best = _interpolated(job, network, before, best)
     run = replace(run, languages=stages[-1].languages)
     _export(replace(job, captioner=replace(captioner, run=run)), network, best)
     _remove_checkpoints(run, len(stages))
@@ -202,6 +207,20 @@ def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epo
         alternate=stage.separate,
     )
     return fit(run, trainer, job.listener, first=number == 0)
+
+
+def _interpolated(
+    job: _Job, network: CaptionNetwork, initial: Mapping[str, Tensor], best: Epoch
+) -> Epoch:
+    """With the weights between old and new that write the best captions by beam search."""
+    languages = job.captioner.run.languages
+    validation = ReferenceSet(job.validation, references_of(job.validation.data, languages))
+    beam = Beam(job.captioner.beam, job.captioner.config.max_words)
+
+    def scores() -> Mapping[str, float]:
+        return ciders(network.served(), first_images(validation), beam)
+
+    return interpolate_weights(network, initial, replace(best, validation=scores()), scores)
 
 
 def _captions(job: _Job, stage: Stage, language: str) -> TokenisedCaptions:

@@ -20,7 +20,7 @@ from capsearch.encoders.training.fit.distillation import read_sentences
 from capsearch.encoders.training.fit.names import shown_concepts
 from capsearch.encoders.training.fit.query_bank import build_query_bank
 from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.fit.validation import interpolate_weights
+from capsearch.encoders.training.fit.validation import evaluate, interpolate_weights
 from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingSet
 from capsearch.encoders.training.nn.frozen_text import freeze_text
 from capsearch.encoders.training.runs.export import export_projection, export_text, finish_card
@@ -60,7 +60,9 @@ def train_text(run: TrainingRun, listener: Listener | None = None) -> Path:
     )
     best = fit(run, _trainer(run, model, train_set, validation_set), listener)
     if started.initial:
-        best = interpolate_weights(model, started.initial, best, validation_set)
+        best = interpolate_weights(
+            model, started.initial, best, lambda: evaluate(model, validation_set)
+        )
         listener.epoch(best)
     bank = build_query_bank(model, train_set.captions, run.options.seed)
     card = {
