@@ -140,7 +140,8 @@ def tags(
     "initial",
     default="",
     metavar="NAME",
-    help="A captioner to train on, with its words, its decoder and its tags, instead of a new one.",
+    help="A captioner to train on, with its backbone, words, decoder and tags, instead of a "
+    "new one. The weights between old and new that write the best captions are kept.",
 )
 @click.option(
     "--tags",

@@ -111,13 +111,14 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
 
 
 def _like(captioner: CaptionRun, initial: BuiltInCaptioner) -> CaptionRun:
-    """The run with the decoder, the languages and the tags of the model it starts from."""
+    """The run with the backbone, decoder, languages and tags of the model it starts from."""
     if set(captioner.run.languages) != set(initial.languages):
         raise TrainingProblem(
             f"{captioner.initial} writes {', '.join(initial.languages)}: give these --lang"
         )
     config = CaptionConfig(**initial.card["training"]["config"])
-    run = replace(captioner.run, languages=initial.languages)
+    backbone = str(initial.card["backbone"])
+    run = replace(captioner.run, languages=initial.languages, backbone=backbone)
     tagger = str(initial.card.get("tagger", ""))
     return replace(captioner, run=run, config=config, tagger=tagger)
 
@@ -139,7 +140,7 @@ def _prepare(captioner: CaptionRun, initial: BuiltInCaptioner | None, listener: 
     if captioner.tagger:
         card = model_folder.read_card(models.find(captioner.tagger, "tagger"))
         check_backbone(card, backbone)
-    if initial is not None:
+    if initial is not None:  # of that name there may be another one now
         check_backbone(initial.card, backbone)
     train, validation = (
         _with_tags(
