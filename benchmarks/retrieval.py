@@ -4,12 +4,13 @@ t2i: the query is a caption, and its image has to be found. i2t: the query is an
 of its captions has to be found, with the transposed scores: of the image (CM), of its
 description in another language (CL), or of both (CLM).
 
-CM searches all images of the split. CL and CLM search the images that have a description in
-the caption language, with the queries of these images.
+CM searches all images of the split. From captions to images it ranks as `query --mode cm` does: by
+cosine and, where the model has classifiers of concepts, by what the query names. CL and CLM search
+the images that have a description in the caption language, with the queries of these images.
 
 CLM is the convex combination of COCO-CN with the model's tuned weight, so that figures compare
-with the paper's: what `capsearch query --weight` ranks by, not the calibrated evidence that
-`query` fuses by default.
+with the paper's: what `capsearch query --weight` ranks by, cosines alone, not the calibrated
+evidence that `query` fuses by default.
 
 Shared with `capsearch query --weight`: the encoders (with preprocessing, tokenizers and hubness
 penalties) and the CLM weights; the fusion is `engine.metrics.Trial.fused`, which also tuned these
@@ -25,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capsearch.benchmarks.query_selection import Protocol, protocol_of
 from capsearch.encoders.calibration.collection import EncodedCaptions, encode_captions
@@ -153,12 +155,16 @@ def _rows(
 ) -> Iterator[ResultRow]:
     queries = split.queries[language]
     all_images = np.arange(len(split.images))
-    yield from _both_directions(
+    scores = queries.visual @ split.images.T  # (Q, D) x (D, N) -> (Q, N)
+    to_images, to_captions = _both_directions(
         ResultRow(split.name, language, "cm", None, "t2i", 0, 0, {}),
-        queries.visual @ split.images.T,  # (Q, D) x (D, N) -> (Q, N)
+        scores,
         queries.image_rows,
         all_images,
     )
+    named = scores + _named(model.text, queries.texts, language, split.images)
+    figures = summarise(ranks(named, queries.image_rows, all_images))
+    yield from (replace(to_images, figures=figures), to_captions)
     weight = model.text.clm_weight(language) if options.weight is None else options.weight
     for other in split.descriptions:
         trial = None if other == language else _trial(split, language, other, options)
@@ -168,6 +174,22 @@ def _rows(
             yield from _both_directions(
                 replace(row, mode="clm"), trial.fused(weight), trial.queries, trial.items
             )
+
+
+def _named(
+    encoder: TextEncoder, texts: Sequence[str], language: str, images: Vectors
+) -> NDArray[np.float32]:
+    """(Q, N) what the things that each query names add to the scores of images; see engine.named.
+
+    They compare for one query, not across queries, which name more things or fewer.
+    """
+    found = np.zeros((len(texts), len(images)), np.float32)
+    for row, text in enumerate(texts):
+        model = encoder.evidence_model(text, language)
+        named = encoder.named(text) if model is not None and model.concept_weight else None
+        if model is not None and named is not None:
+            found[row] = named.weighted(model.concept_weight).scores(images)
+    return found
 
 
 def _trial(

@@ -3,24 +3,27 @@
 `evidence.json` holds evidence models for each query language and the objects it was fitted on,
 `document_bank.safetensors` a few hundred unrelated images and captions. What a query scores on the
 bank is its background: cosines of different queries do not compare, but each does with its own
-background.
+background. Classifiers of concepts lie beside them (encoders.concept_classifiers).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capsearch.encoders import atomic, concepts
+from capsearch.encoders.concept_classifiers import ConceptClassifiers
 from capsearch.encoders.model_folder import Arrays, save_arrays
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.records import EncodedText, Source, Vectors
 
 FILE, BANK_FILE, SCHEMA = "evidence.json", "document_bank.safetensors", 1
@@ -37,17 +40,24 @@ class DocumentBank:
     def background(self, encoded: EncodedText, row: int = 0) -> Mapping[Source, float]:
         """The mean of a query's best scores on images and on captions of the bank."""
         return {
-            "image": _best(self.images @ encoded.visual[row]),
-            "caption": _best(self.captions @ encoded.caption[row]),
+            "image": float(best_scores(self.images @ encoded.visual[row])),
+            "caption": float(best_scores(self.captions @ encoded.caption[row])),
         }
+
+    def named_background(self, named: NamedConcepts) -> float:
+        """The mean of the best scores that classifiers give images of the bank."""
+        return float(best_scores(named.weighted(1.0).scores(self.images)))
 
     def save(self, folder: Path) -> None:
         """Write it beside a model's other arrays."""
         save_arrays(folder / BANK_FILE, {"images": self.images, "captions": self.captions})
 
 
-def _best(scores: Vectors) -> float:
-    return float(np.sort(scores)[-BEST:].mean()) if len(scores) else 0.0
+def best_scores(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """(..., N) -> (...) the mean of the best; 0 of none."""
+    if not scores.shape[-1]:
+        return np.zeros(scores.shape[:-1])
+    return np.asarray(np.sort(scores, axis=-1)[..., -BEST:].mean(axis=-1), np.float64)
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,15 @@ class StoredEvidence:
         """The unrelated documents."""
         stored = Arrays(self.folder / BANK_FILE)
         return DocumentBank(stored["images"], stored["captions"])
+
+    def named(self, text: str) -> NamedConcepts | None:
+        """Classifiers of what a query names; None where there are none, or it names nothing."""
+        found = self._classifiers.named(text) if self._classifiers else None
+        return found and replace(found, background=self.bank.named_background(found))
+
+    @cached_property
+    def _classifiers(self) -> ConceptClassifiers | None:
+        return ConceptClassifiers.load(self.folder)
 
     def is_rare(self, text: str) -> bool:
         """Whether a query names none of the objects that names were fitted on."""
@@ -103,13 +122,16 @@ def save(
     models: Mapping[str, LengthDependent],
     bank: DocumentBank,
     objects: Collection[str] = (),
+    classifiers: ConceptClassifiers | None = None,
 ) -> None:
-    """Write a calibration; the bank first, so that no reader finds weights without it.
+    """Write a calibration; its arrays first, so that no reader finds weights without them.
 
     `objects` are the ids of the concepts whose names short queries were fitted on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     bank.save(folder)
+    if classifiers is not None:
+        classifiers.save(folder)
     content = {
         "schema": SCHEMA,
         "languages": {name: asdict(one) for name, one in models.items()},
@@ -129,4 +151,5 @@ def _parse(stored: Mapping[str, object]) -> EvidenceModel:
         tail_cutoff=float(str(stored["tail_cutoff"])),
         caption_offsets=dict(offsets),
         described_cutoff=float(str(stored.get("described_cutoff", 0.0))),
+        concept_weight=float(str(stored.get("concept_weight", 0.0))),
     )

@@ -89,6 +89,12 @@ class BuiltInTagger:
         """The tags of each image, best first; in English where they are concepts."""
         return tuple(tuple(self._tags(row)) for row in self.probabilities(features.pooled))
 
+    def concept_probabilities(self, features: ImageFeatures) -> tuple[tuple[str, ...], Vectors]:
+        """The ids of all concepts that it knows, and (N, K) their probabilities."""
+        chosen = [at for at, tag in enumerate(self.vocabulary.tags) if tag.concept]
+        ids = tuple(self.vocabulary.tags[at].concept for at in chosen)
+        return ids, self.probabilities(features.pooled)[:, chosen]
+
     def probabilities(self, pooled: Vectors) -> Vectors:
         """(N, T) calibrated probabilities of `vocabulary.tags`."""
         log_odds = self.vocabulary.merge(self.logits(pooled))

@@ -17,6 +17,7 @@ from capsearch.encoders.sentence import SentenceEncoder
 from capsearch.encoders.words import fold, keywords, word_count
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.evidence_model import LONG, EvidenceModel
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.records import EncodedText, Source, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias
 
@@ -88,6 +89,10 @@ class CalibratedTextEncoder(ABC):
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""
         return self.evidence.bank.background(encoded)
+
+    def named(self, text: str) -> NamedConcepts | None:
+        """Classifiers of what a query names, where calibration fitted any."""
+        return self.evidence.named(text)
 
     def subject(self, text: str, language: str) -> str:
         """What a query asks for, without the words that ask for it."""

@@ -42,7 +42,8 @@ class EvidenceModel:
     hit: below it nothing matches. `described_cutoff` is that of a best hit which a model has
     described: it knows more of it. `tail_cutoff` is that of the hits behind it.
     `caption_offsets` are added to the scores of captions in a language: what a caption says to
-    a query depends on the pair of languages.
+    a query depends on the pair of languages. `concept_weight` is that of what the query names in
+    the score of an image (engine.named).
     """
 
     kinds: Mapping[str, KindWeights]
@@ -52,6 +53,7 @@ class EvidenceModel:
     tail_cutoff: float = 0.0
     caption_offsets: Mapping[str, float] = field(default_factory=dict)
     described_cutoff: float = 0.0
+    concept_weight: float = 0.0
 
     def best_cutoff(self, described: bool) -> float:
         """The cut-off of the best hit; `described`: a model has written captions or tags of it."""
@@ -116,6 +118,7 @@ class LengthDependent:
                 for language, offset in few.caption_offsets.items()
             },
             mixed(few.described_cutoff, self.long.described_cutoff),
+            mixed(few.concept_weight, self.long.concept_weight),
         )
 
 

@@ -147,6 +147,8 @@ class FakeBackend:
         }
         if query.image is not None:
             known["image"] = np.array([np.dot(self.vectors[one], query.image) for one in ids])
+        if query.named is not None and ids:
+            known["image"] += query.named.scores(np.stack([self.vectors[one] for one in ids]))
         return Evidence.of(len(ids), **known)
 
     def _matched(self, image_id: str, query: EncodedQuery) -> tuple[Caption | None, float, float]:

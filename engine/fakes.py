@@ -17,6 +17,7 @@ import numpy as np
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.evidence_model import EvidenceModel
 from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.records import (
     GENERATED,
     LANGUAGES,
@@ -195,6 +196,10 @@ class FakeTextEncoder:
         """Lower-case words, each once."""
         return tuple(dict.fromkeys(self.words(text)))
 
+    def named(self, text: str) -> NamedConcepts | None:
+        """Nothing: it has no classifiers."""
+        return None
+
     def concepts(self, text: str) -> tuple[frozenset[str], ...]:
         """The colours and things that a text names."""
         counts = _concept_counts(text, self.detect(text))
@@ -212,6 +217,10 @@ class FakeTagger:
     name: str = "toy-tags@1"
     unlinked: frozenset[str] = frozenset()
     tagged: int = 0
+
+    def concept_probabilities(self, features: ImageFeatures) -> tuple[tuple[str, ...], Vectors]:
+        """None: its colours are no concepts."""
+        return (), np.zeros((len(features), 0), np.float32)
 
     def tag(self, features: ImageFeatures) -> tuple[tuple[Tag, ...], ...]:
         """The colours of more than a tenth of the image, largest share first."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from capsearch.engine.evidence_model import EvidenceModel
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import (
     Caption,
@@ -149,6 +150,10 @@ class TextEncoder(Protocol):
         """What one encoded query scores on the model's banks of unrelated images and captions."""
         ...
 
+    def named(self, text: str) -> NamedConcepts | None:
+        """Classifiers of what a query names, with their background; None where it has none."""
+        ...
+
     def words(self, text: str) -> tuple[str, ...]:
         """Folded tokens of a document's text or of a quoted phrase, in order."""
         ...
@@ -177,6 +182,10 @@ class Tagger(Protocol):
         comes once, with its id: the concept table has its names in all languages. One that is no
         concept comes in the language of its label.
         """
+        ...
+
+    def concept_probabilities(self, features: ImageFeatures) -> tuple[tuple[str, ...], Vectors]:
+        """The ids of the concepts that it knows, and (N, K) how likely each image shows them."""
         ...
 
 

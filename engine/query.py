@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from capsearch.engine.errors import InvalidQuery
 from capsearch.engine.fusion import Fusion
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.records import MODES, Filters, Mode, Pixels, Vectors
 
 _QUOTED = re.compile(r'["“”„]([^"“”„]+)["“”]|「([^「」]+)」|『([^『』]+)』')
@@ -79,6 +80,18 @@ class EncodedQuery:
     caption_offsets: Mapping[str, float] = field(default_factory=dict)  # by caption language
     min_score: float = float("-inf")  # of a hit, in the fusion's own unit: log-odds or score
     min_best: float = float("-inf")  # of the best hit: below it there are no hits
+    named: NamedConcepts | None = None  # adds to the scores of image vectors
+
+    def image_bound(self) -> tuple[Vectors, float]:
+        """(D,) v and c: the score of an image is at most v . its vector + c. Needs `image`.
+
+        The nearest to v are found first, so that no other can score more than the last of them.
+        """
+        assert self.image is not None
+        if self.named is None:
+            return self.image, 0.0
+        vector, constant = self.named.bound()
+        return self.image + vector, constant
 
     @property
     def empty(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -18,6 +18,7 @@ from capsearch.engine.fusion import (
     SingleSource,
     without,
 )
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.protocols import Backend, Found, ImageEncoder, TextEncoder
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import (
@@ -26,7 +27,6 @@ from capsearch.engine.records import (
     Hit,
     Mode,
     SearchResult,
-    Source,
     Vectors,
 )
 from capsearch.engine.vectors import blend, similarity_query
@@ -112,7 +112,8 @@ class SearchEngine:
                 mode = "cm"  # nothing to fuse with
             else:
                 fitted = without(fitted, "caption", "generated")
-        fusion, model = self._fusion(query, text, language, mode, fitted, image is not None)
+        named = None if mode == "cl" else self._named(subject, fitted)
+        fusion, model = self._fusion(query, text, language, mode, fitted, named)
         words = self.text_encoder.keywords(subject) if "words" in fusion.sources else ()
         phrases = (self.text_encoder.words(one) for one in query.phrases)
         encoded = EncodedQuery(
@@ -123,6 +124,7 @@ class SearchEngine:
             words=words,
             concepts=self.text_encoder.concepts(query.text) if "tag" in fusion.sources else (),
             phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
+            named=named,
         )
         warnings = tuple(self._warnings(text, language, query))
         return _cut(_Understood(encoded, language, mode, query.min_score, warnings), model)
@@ -134,6 +136,13 @@ class SearchEngine:
             raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
         return language
 
+    def _named(self, subject: str, model: EvidenceModel | None) -> NamedConcepts | None:
+        """What the query names, with the weight that it has in the score of an image."""
+        if model is None or not model.concept_weight:
+            return None
+        found = self.text_encoder.named(subject)
+        return found and found.weighted(model.concept_weight)
+
     def _fusion(
         self,
         query: Query,
@@ -141,25 +150,27 @@ class SearchEngine:
         language: str,
         mode: Mode,
         model: EvidenceModel | None,
-        with_image: bool,
+        named: NamedConcepts | None,
     ) -> tuple[Fusion, EvidenceModel | None]:
         """How this query's evidence is fused, and the model behind it if it is calibrated."""
         if mode == "cl":
             return SingleSource("caption"), None
         if model is None:
-            return self._uncalibrated(query, language, mode, with_image), None
+            return self._uncalibrated(query, language, mode), None
         if mode == "cm":
             model = without(model, *(one for one in SOURCES if one != "image"))
-        background: Mapping[Source, float] = self.text_encoder.background(text)
+        background = dict(self.text_encoder.background(text))
+        if named is not None:
+            background["image"] += named.weight * named.background
         return CalibratedEvidence(model, background, len(self.backend)), model
 
-    def _uncalibrated(self, query: Query, language: str, mode: Mode, with_image: bool) -> Fusion:
+    def _uncalibrated(self, query: Query, language: str, mode: Mode) -> Fusion:
         """The convex combination; beside an image the captions count as much as the text does."""
         if mode == "cm":
             return SingleSource("image")
         tuned = self.text_encoder.clm_weight(language)
         weight = tuned if query.weight is None else query.weight
-        if with_image:
+        if query.image is not None or query.like is not None:
             weight *= 1.0 - query.image_weight
         return ConvexCombination(weight, self.text_encoder.cl_floor(language))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.encoders.concept_classifiers import ConceptClassifiers
 from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import (
     FeatureCache,
@@ -63,6 +64,7 @@ class EncodedImages:
     """Images as documents, their captions by language, and the objects people labelled.
 
     `generated` are captions that the model's captioner wrote, `tags` what its tagger found.
+    `classifiers` recognise concepts in `images`.
     """
 
     images: Vectors  # (N, D)
@@ -70,6 +72,7 @@ class EncodedImages:
     objects: tuple[tuple[str, ...], ...]  # () where nobody labelled any
     generated: Mapping[str, EncodedCaptions] = field(default_factory=dict)
     tags: tuple[tuple[Tag, ...], ...] = ()
+    classifiers: ConceptClassifiers | None = None
 
 
 def encode_images(

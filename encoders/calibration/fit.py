@@ -16,7 +16,11 @@ from capsearch.encoders.calibration.examples import (
     fitted_regression,
     sampled,
 )
-from capsearch.encoders.calibration.generated import WORDS_WEIGHT, generated_kinds
+from capsearch.encoders.calibration.generated import (
+    WORDS_WEIGHT,
+    best_concept_weight,
+    generated_kinds,
+)
 from capsearch.encoders.calibration.labelled import (
     LabelledImages,
     Sort,
@@ -126,6 +130,10 @@ def _fit(
 
     What captions are worth is fitted on `sentences` where no collection found has any.
     """
+    are_sentences, concept_weight = found is sentences, best_concept_weight(found)
+    found, sentences, further = (
+        [one.with_named(concept_weight) for one in some] for some in (found, sentences, further)
+    )
     examples = _examples(found, random, clm_weight, captioned=False)
     features, labels, weights, sizes = examples
     free = logistic.fit(np.c_[features, sizes], labels, weights, np.zeros(len(labels)))
@@ -139,13 +147,20 @@ def _fit(
     caption = _kind(fitted, shares)
     offsets = _offsets(fitted, caption, languages)
     kinds = {"": image, "caption": caption}
-    model = EvidenceModel(kinds, REFERENCE_SIZE, exponent, 0.0, caption_offsets=offsets)
+    model = EvidenceModel(
+        kinds,
+        REFERENCE_SIZE,
+        exponent,
+        0.0,
+        caption_offsets=offsets,
+        concept_weight=concept_weight,
+    )
     generated = [one for one in found if one.generated]
     if generated:
         both = [one for one in described if one.generated]
         more = generated_kinds(model, generated, both, clm_weight, random)
         model = replace(model, kinds={**kinds, **more})
-    lost = LOST_SENTENCES if found is sentences else LOST_NAMES
+    lost = LOST_SENTENCES if are_sentences else LOST_NAMES
     return _with_cutoffs(model, [*found, *further], lost)
 
 
@@ -245,26 +260,27 @@ def _reached(model: EvidenceModel, found: Sequence[Scenario], lost: float) -> tu
 
 def probabilities(model: EvidenceModel, scenario: Scenario, row: int) -> Floats:
     """(N,) what one query of a scenario gives every document."""
-    fusion = fusion_of(model, scenario, row)
-    return fusion.shown(fusion.scores(evidence_of(scenario, row, model)))
+    one = scenario.of_query(row).with_named(model.concept_weight)
+    fusion = fusion_of(model, one)
+    return fusion.shown(fusion.scores(evidence_of(one, model)))
 
 
-def fusion_of(model: EvidenceModel, scenario: Scenario, row: int) -> CalibratedEvidence:
-    """The fusion of one query of a scenario."""
+def fusion_of(model: EvidenceModel, scenario: Scenario) -> CalibratedEvidence:
+    """The fusion of the only query of a scenario."""
     background: dict[Source, float] = {
-        "image": float(scenario.image_background[row]),
-        "caption": float(scenario.caption_background[row]),
+        "image": float(scenario.image_background[0]),
+        "caption": float(scenario.caption_background[0]),
     }
     return CalibratedEvidence(model, background, scenario.image.shape[1])
 
 
-def evidence_of(scenario: Scenario, row: int, model: EvidenceModel) -> Evidence:
-    """The evidence of one query of a scenario."""
+def evidence_of(scenario: Scenario, model: EvidenceModel) -> Evidence:
+    """The evidence of the only query of a scenario."""
     count = scenario.image.shape[1]
     offset = model.caption_offsets.get(scenario.caption_language, 0.0)
-    known = {"image": scenario.image[row], "caption": scenario.caption[row] + offset}
+    known = {"image": scenario.image[0], "caption": scenario.caption[0] + offset}
     if scenario.generated:
-        known["generated"] = scenario.best_generated(model.caption_offsets)[row]
+        known["generated"] = scenario.best_generated(model.caption_offsets)[0]
     if scenario.tag is not None:
-        known["tag"] = scenario.tag[row]
+        known["tag"] = scenario.tag[0]
     return Evidence.of(count, **known)

@@ -28,7 +28,24 @@ WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablati
 GENERATED_WORDS_WEIGHT = 0.5
 _NEARLY_ALL = 0.9  # some images lose their only caption to another, as wrong captions
 GENERATED_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-# A tag's score is a probability, the others are cosines.
+# A tag's score is a probability, the others are cosines; of log-probabilities, see engine.named.
+CONCEPT_WEIGHTS = (
+    0.0,
+    0.0025,
+    0.005,
+    0.0075,
+    0.01,
+    0.0125,
+    0.015,
+    0.02,
+    0.025,
+    0.03,
+    0.04,
+    0.06,
+    0.08,
+    0.11,
+    0.15,
+)
 TAG_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
@@ -90,11 +107,7 @@ def best_shares(
     Collections of about the reference size decide, in which nearly all images are of the kind. Of
     equal ones the least counts: what adds nothing gets no weight.
     """
-    suited = [one for one in described if _is_of_kind(one, "caption" in base)]
-    size = min(
-        (one.image.shape[1] for one in suited), key=lambda n: abs(n - REFERENCE_SIZE), default=0
-    )
-    chosen = [one for one in suited if one.image.shape[1] == size]
+    chosen = _usual(described, "caption" in base)
     tags = TAG_SHARES if any(one.tag is not None for one in chosen) else (0.0,)
 
     def precision(pair: tuple[float, float]) -> float:
@@ -104,6 +117,28 @@ def best_shares(
 
     pairs = sorted(product(GENERATED_SHARES, tags), key=lambda pair: (sum(pair), pair))
     return max(pairs, key=precision)  # the first of equal ones
+
+
+def best_concept_weight(found: Sequence[Scenario]) -> float:
+    """The weight of what queries name, in the score of images alone, with the highest precision.
+
+    See engine.named. 0 without classifiers.
+    """
+    chosen = [one for one in _usual(found, captioned=False) if one.named is not None]
+
+    def precision(weight: float) -> float:
+        weighted = [one.with_named(weight) for one in chosen]
+        return float(np.mean([average_precision(one.image, one.relevant) for one in weighted]))
+
+    return max(CONCEPT_WEIGHTS, key=precision) if chosen else 0.0  # the first of equal ones
+
+
+def _usual(found: Sequence[Scenario], captioned: bool) -> list[Scenario]:
+    """Those of about the reference size in which nearly all images, or none, have captions."""
+    suited = [one for one in found if _is_of_kind(one, captioned)]
+    sizes = (one.image.shape[1] for one in suited)
+    size = min(sizes, key=lambda n: abs(n - REFERENCE_SIZE), default=0)
+    return [one for one in suited if one.image.shape[1] == size]
 
 
 def fused_shares(base: Mapping[Source, float], generated: float, tag: float) -> dict[Source, float]:

@@ -24,6 +24,7 @@ from capsearch.encoders.calibration.scenarios import (
     relevance,
     without_captions,
 )
+from capsearch.encoders.concept_classifiers import ConceptClassifiers
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
@@ -52,6 +53,7 @@ def encode_labelled(
     sources: Iterable[Source | Path | str],
     cache: FeatureCache | None = None,
     report: Report | None = None,
+    classifiers: ConceptClassifiers | None = None,
 ) -> LabelledImages:
     """The labelled photographs of the validation split, and what the model's heads write of them.
 
@@ -67,7 +69,8 @@ def encode_labelled(
     images = model.image.project(features)
     written = described(model, model.enricher(), data, features, report)
     sets = {one: image.labelled_set for image in data.images for one in image.concepts}
-    return LabelledImages(EncodedImages(images, {}, objects, *written), dict(sorted(sets.items())))
+    encoded = EncodedImages(images, {}, objects, *written, classifiers)
+    return LabelledImages(encoded, dict(sorted(sets.items())))
 
 
 def labelled_names(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from capsearch.encoders.calibration.query_bank import CAPTIONS_PER_LANGUAGE, clu
 from capsearch.encoders.calibration.stored import own_calibration
 from capsearch.encoders.calibration.vectors import CaptionVectors, fit_vectors
 from capsearch.encoders.clip.towers import ClipTextEncoder, calibrated, save_settings
+from capsearch.encoders.concept_classifiers import ConceptClassifiers, distil
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read
 from capsearch.encoders.datasets.features import FeatureCache, Report, default_cache, load_features
@@ -28,10 +29,11 @@ from capsearch.encoders.models import Model
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
 from capsearch.engine.protocols import Enricher
-from capsearch.engine.records import LANGUAGES, Vectors
+from capsearch.engine.records import LANGUAGES, ImageFeatures, Vectors
 from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
+_TAGGED = 1024  # images at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,10 @@ class CalibrationRun:
 
 
 def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str, LengthDependent]:
-    """Fits what evidence is worth to a model and writes it; DataProblem without captions."""
+    """Fits what evidence is worth to a model and writes it; DataProblem without captions.
+
+    Where its backbone has a tagger, classifiers of concepts are distilled from it first.
+    """
     model = models.load(run.model)
     folder = run.output or own_calibration(model.name, str(model.card.get("digest", model.digest)))
     cache = FeatureCache(run.cache or default_cache())
@@ -66,12 +71,39 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
         model = _with_fitted_vectors(model, validation, general, folder)
         validation, general = (as_indexed(model, one) for one in (validation, general))
     bank = document_bank(general)
+    classifiers = _classifiers(model, run, cache, report, mean)
+    validation = replace(validation, classifiers=classifiers)
     labels = sorted({label for found in validation.objects for label in found})
-    labelled = encode_labelled(model, run.labelled, cache, report) if run.labelled else None
+    labelled = None
+    if run.labelled:
+        labelled = encode_labelled(model, run.labelled, cache, report, classifiers)
     objects = objects_of(validation)
     fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, objects)
-    evidence.save(folder, fitted, bank, objects)
+    evidence.save(folder, fitted, bank, objects, classifiers)
     return fitted
+
+
+def _classifiers(
+    model: Model,
+    run: CalibrationRun,
+    cache: FeatureCache,
+    report: Report | None,
+    mean: Vectors | None,
+) -> ConceptClassifiers | None:
+    """Distilled from the tagger on the images of the bank's split; None without a tagger."""
+    tagger = model.enricher().tagger
+    if tagger is None:
+        return None
+    data = read(run.sources, splits=[run.bank_split])
+    _, features = load_features(model.image, data, cache, report)
+    batches = [
+        tagger.concept_probabilities(ImageFeatures(features[start : start + _TAGGED]))
+        for start in range(0, len(features), _TAGGED)
+    ]
+    probabilities = np.concatenate([found for _, found in batches])
+    if mean is not None:
+        features = features + (mean - features.mean(axis=0))
+    return distil(batches[0][0], probabilities, model.image.project(features))
 
 
 def _with_fitted_vectors(

@@ -9,19 +9,24 @@ have captions in both languages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders import concepts
 from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages, Rows
+from capsearch.encoders.calibration.document_scores import (
+    Floats,
+    backgrounds,
+    best_of_captions,
+    generated_scores,
+    named_scores,
+    tag_scores,
+)
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.engine.records import EncodedText, Vectors
 
-Floats = NDArray[np.float64]
 SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
 SIZES = (250, 1000, 3000)
 MAX_CAPTIONS = 5
@@ -42,6 +47,40 @@ class Scenario:
     texts: tuple[str, ...] = ()  # of the queries
     generated: Mapping[str, Vectors] = field(default_factory=dict)  # (Q, N) by caption language
     tag: Vectors | None = None  # (Q, N) engine.evidence.tag_score
+    named: Floats | None = None  # (Q, N) what the model's classifiers add to `image`, unweighted
+    named_background: Floats | None = None  # (Q,) and to `image_background`
+
+    def of_query(self, row: int) -> Scenario:
+        """The same with one of the queries alone."""
+
+        def part(values: Floats | None) -> Floats | None:
+            return None if values is None else values[row : row + 1]
+
+        return replace(
+            self,
+            image=self.image[row : row + 1],
+            caption=self.caption[row : row + 1],
+            relevant=self.relevant[row : row + 1],
+            image_background=self.image_background[row : row + 1],
+            caption_background=self.caption_background[row : row + 1],
+            texts=self.texts[row : row + 1],
+            generated={one: scores[row : row + 1] for one, scores in self.generated.items()},
+            tag=None if self.tag is None else self.tag[row : row + 1],
+            named=part(self.named),
+            named_background=part(self.named_background),
+        )
+
+    def with_named(self, weight: float) -> Scenario:
+        """The same, with what queries name as part of the images' scores (engine.named)."""
+        if self.named is None or self.named_background is None:
+            return self
+        return replace(
+            self,
+            image=self.image + weight * self.named,
+            image_background=self.image_background + weight * self.named_background,
+            named=None,
+            named_background=None,
+        )
 
     def best_generated(self, offsets: Mapping[str, float]) -> Floats:
         """(Q, N) by the best caption that a model wrote; NaN where it wrote none."""
@@ -93,15 +132,17 @@ def names(
             documents = captions.of_images(chosen)
             owners = np.searchsorted(chosen, documents.image_rows)
             kept = _kept(owners, len(chosen), share, random)
+            asked = tuple(texts[row] for row in present)
             yield Scenario(
                 (visual @ data.images[chosen].T).astype(np.float64),
-                _best(caption @ documents.documents[kept].T, owners[kept], len(chosen)),
+                best_of_captions(caption @ documents.documents[kept].T, owners[kept], len(chosen)),
                 relevant[present],
                 *backgrounds(bank, visual, caption),
                 language,
-                asked := tuple(texts[row] for row in present),
+                asked,
                 generated_scores(data, caption, chosen),
                 tag_scores(data, asked, chosen),
+                *named_scores(data, asked, chosen, bank),
             )
 
 
@@ -130,13 +171,14 @@ def share_of(
     owners = np.searchsorted(images, kept.image_rows)
     return Scenario(
         (queries.visual @ data.images[images].T).astype(np.float64),
-        _best(scores, owners, len(images)),
+        best_of_captions(scores, owners, len(images)),
         queries.image_rows[:, None] == images[None, :],
         *backgrounds(bank, queries.visual, queries.caption),
         other,
         queries.texts,
         generated_scores(data, queries.caption, images),
         tag_scores(data, queries.texts, images),
+        *named_scores(data, queries.texts, images, bank),
     )
 
 
@@ -160,6 +202,7 @@ def without_captions(
         tuple(texts),
         generated_scores(data, queries.caption, images),
         tag_scores(data, texts, images),
+        *named_scores(data, texts, images, bank),
     )
 
 
@@ -167,41 +210,6 @@ def relevance(data: EncodedImages, labels: Sequence[str], images: Rows) -> NDArr
     """(L, N) which of these images people gave each label."""
     found = [[label in data.objects[row] for row in images.tolist()] for label in labels]
     return np.array(found, bool).reshape(len(labels), len(images))
-
-
-def generated_scores(data: EncodedImages, queries: Vectors, images: Rows) -> dict[str, Vectors]:
-    """(Q, N) scores of what the model wrote about each image, by language."""
-    found = {}
-    for language, captions in data.generated.items():
-        kept = captions.of_images(images)
-        owners = np.searchsorted(images, kept.image_rows)
-        scores = _best(queries @ kept.documents.T, owners, len(images))
-        found[language] = scores.astype(np.float32)
-    return found
-
-
-def tag_scores(data: EncodedImages, texts: Sequence[str], images: Rows) -> Vectors | None:
-    """(Q, N) how sure the model's tags are of what each query names; None without tags."""
-    if not data.tags:
-        return None
-    tags = [data.tags[row] for row in images.tolist()]
-    columns = {one: at for at, one in enumerate(sorted({t.concept for some in tags for t in some}))}
-    table = np.zeros((len(tags), len(columns)), np.float32)  # (N, K)
-    for row, some in enumerate(tags):
-        for tag in some:
-            table[row, columns[tag.concept]] = max(table[row, columns[tag.concept]], tag.confidence)
-    scores = np.zeros((len(texts), len(tags)), np.float32)
-    for at, text in enumerate(texts):
-        named = [[columns[one] for one in ids if one in columns] for ids in _mentioned(text)]
-        for chosen in named:
-            if chosen:
-                scores[at] += table[:, chosen].max(axis=1) / len(named)
-    return scores
-
-
-@lru_cache(maxsize=100_000)
-def _mentioned(text: str) -> tuple[frozenset[str], ...]:
-    return concepts.mentioned(text)
 
 
 def _scenario(
@@ -227,7 +235,7 @@ def _scenario(
         repeated = np.array(queries.texts)[:, None] == np.array(captions.texts)[None, :]
         scores = np.where(repeated, -np.inf, scores)
     kept = _kept(owners, len(images), share, random)
-    best = _best(scores[:, kept], owners[kept], len(images))
+    best = best_of_captions(scores[:, kept], owners[kept], len(images))
     # A query that is its image's only caption there would count as one of an uncaptioned image.
     captioned = np.isin(right, owners[kept])
     asked = np.flatnonzero(~captioned | ~np.isnan(best[np.arange(len(right)), right]))
@@ -241,15 +249,8 @@ def _scenario(
         queries.texts,
         generated_scores(data, queries.caption, images),
         tag_scores(data, queries.texts, images),
+        *named_scores(data, queries.texts, images, bank),
     )
-
-
-def _best(scores: Vectors, owners: Rows, images: int) -> Floats:
-    """(Q, M) caption scores -> (Q, N) the best of each image; NaN for images without any."""
-    best = np.full((len(scores), images), -np.inf)
-    for at, owner in enumerate(owners):
-        best[:, owner] = np.maximum(best[:, owner], scores[:, at])
-    return np.where(np.isneginf(best), np.nan, best)
 
 
 def _kept(
@@ -266,16 +267,6 @@ def _kept(
             keep[at] = True
             counts[owner] += 1
     return keep
-
-
-def backgrounds(bank: DocumentBank, visual: Vectors, caption: Vectors) -> tuple[Floats, Floats]:
-    """(Q,) what queries score on unrelated images, and on unrelated captions."""
-    encoded = EncodedText(visual, caption, (True,) * len(visual))
-    found = [bank.background(encoded, row) for row in range(len(visual))]
-    return (
-        np.array([one["image"] for one in found]),
-        np.array([one["caption"] for one in found]),
-    )
 
 
 def draw(rows: Rows, count: int, random: np.random.Generator) -> Rows:

@@ -154,6 +154,12 @@ def narrower(concept_id: str) -> frozenset[str]:
     return _reached(concept_id, lambda one: _children().get(one, ()))
 
 
+def broadest(ids: frozenset[str]) -> list[str]:
+    """Those of some concepts that none of the others is broader than."""
+    known = all_concepts()
+    return sorted(one for one in ids if one not in known or not (ids & broader(one)) - {one})
+
+
 def _reached(start: str, neighbours: Callable[[str], Iterable[str]]) -> frozenset[str]:
     found: set[str] = set()
     waiting = [start]

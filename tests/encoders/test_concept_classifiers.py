@@ -1,0 +1,65 @@
+"""Concept classifiers: distilled from a tagger, kept beside a calibration, chosen by a text."""
+
+import numpy as np
+import pytest
+
+from capsearch.encoders.concept_classifiers import ConceptClassifiers, distil
+from capsearch.engine.vectors import as_document, unit
+
+IDS = ("animal", "cat", "couch", "pug")
+RANDOM = np.random.default_rng(0)
+
+
+def classifiers(ids=IDS):
+    weights = np.arange(len(ids) * 3, dtype=np.float32).reshape(len(ids), 3) / 10
+    return ConceptClassifiers(ids, weights, np.linspace(-1, 1, len(ids)).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "senses"),
+    [
+        ("a cat on a couch", ((1,), (2,))),
+        ("两只猫", ((1,),)),
+        ("ソファの上の猫", ((2,), (1,))),
+        ("an animal", ((0,),)),
+        ("a dog", ((3,),)),  # no classifier of its own: what is narrower
+        ("a violin and the sea", ()),
+    ],
+)
+def test_a_text_has_the_classifiers_of_what_it_names(text, senses):
+    assert classifiers().senses(text) == senses
+
+
+def test_what_names_nothing_known_has_none():
+    assert classifiers().named("a violin") is None
+
+
+def test_many_texts_score_as_each_of_them_does():
+    images = RANDOM.standard_normal((5, 3)).astype(np.float32)
+    texts = ["a cat on a couch", "a dog", "a violin"]
+    table = classifiers().scores(texts, images)
+    for text, row in zip(texts, table, strict=True):
+        one = classifiers().named(text)
+        expected = np.zeros(5) if one is None else one.scores(images)
+        assert row == pytest.approx(expected, abs=1e-5)
+
+
+def test_they_are_read_back_as_they_were(tmp_path):
+    assert ConceptClassifiers.load(tmp_path) is None
+    classifiers().save(tmp_path)
+    found = ConceptClassifiers.load(tmp_path)
+    assert found.ids == IDS
+    np.testing.assert_allclose(found.weights, classifiers().weights, atol=0.01)
+    np.testing.assert_allclose(found.biases, classifiers().biases, atol=0.01)
+
+
+def test_a_tagger_is_learned_as_a_function_of_image_vectors():
+    vectors = unit(RANDOM.standard_normal((4000, 8)))
+    log_odds = 3 * vectors[:, :2] - 1
+    images = as_document(vectors, RANDOM.random(4000).astype(np.float32))
+    rare = np.full((4000, 1), 0.001, np.float32)
+    probabilities = np.concatenate([1 / (1 + np.exp(-log_odds)), rare], 1).astype(np.float32)
+    found = distil(("cat", "couch", "pug"), probabilities, images)
+    assert found.ids == ("cat", "couch")  # four images of pugs are too few
+    assert np.abs(images @ found.weights.T + found.biases - log_odds).mean() < 0.3
+    assert (found.weights[:, -1] == 0).all()  # the hubness penalty tells nothing
