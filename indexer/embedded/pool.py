@@ -11,6 +11,7 @@ import numpy as np
 from capsearch.engine.evidence import ABSENT, Evidence, Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Source, Vectors
+from capsearch.engine.settling import DEEPER
 from capsearch.indexer.embedded.arrays import Rows, Slots
 from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays, within
 from capsearch.indexer.embedded.catalog import SqliteCatalog
@@ -20,6 +21,7 @@ from capsearch.indexer.embedded.threads import Threads
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
 _DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
 _OVERSAMPLING = 2  # rows found for each that is needed: codes miss some of the last
+_NONE, _UNSCORED = np.empty(0, np.int64), np.empty(0)
 _threads = Threads(4)
 
 
@@ -50,21 +52,40 @@ class BestRows:
     rows: Rows
     nearest: Nearest
     few: Slots | None
-    _slots: Slots = field(default_factory=lambda: np.empty(0, np.int64))
-    _scores: Floats = field(default_factory=lambda: np.empty(0))
+    _slots: Slots = field(default_factory=_NONE.copy)
+    _scores: Floats = field(default_factory=_UNSCORED.copy)
+    _next: Slots | None = None  # what the next step adds: not scored yet
+    _reached: int = 0  # with these
 
     def find(self, depth: int) -> BestRows:
         """Finds `depth` rows."""
         more = _OVERSAMPLING * depth
-        if len(self._slots) < min(more, self._every):
-            if self.few is None:
-                found = self.nearest.top(self.query, more)
-            else:
-                found = best_of(self.query, self.rows, self.few, more)
-            scores = exact_scores(self.query, self.rows, found)
-            order = np.lexsort((found, -scores))
-            self._slots, self._scores = found[order], scores[order]
+        if len(self._slots) >= min(more, self._every):
+            return self
+        if self.few is not None:
+            self._put(best_of(self.query, self.rows, self.few, more))
+        elif self._next is not None and more <= self._reached:
+            self._put(self._next, self._slots, self._scores)
+            self._next = None
+        else:
+            self._search(more)
         return self
+
+    def _search(self, depth: int) -> None:
+        """Finds so many rows, and at first those of the next step too: no second scan for them."""
+        first = not len(self._slots)
+        depths = [depth, depth * DEEPER] if first else [depth]
+        found, *others = self.nearest.steps(self.query, depths)
+        self._put(found)
+        if others:
+            self._next, self._reached = others[0], depths[1]
+
+    def _put(self, found: Slots, slots: Slots = _NONE, scores: Floats = _UNSCORED) -> None:
+        """What was found takes its place among scored slots."""
+        slots = np.append(slots, found)
+        scores = np.append(scores, exact_scores(self.query, self.rows, found))
+        order = np.lexsort((slots, -scores))
+        self._slots, self._scores = slots[order], scores[order]
 
     def first(self, depth: int) -> tuple[Slots, Floats]:
         """The best `depth` that were found, and their scores."""

@@ -31,7 +31,6 @@ from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.pool import Candidates, Pool
 
 MIN_DEPTH = 300  # images, and twice as many captions; docs/scale.md has their recall
-_DEEPER = 4  # times as many candidates in the next step
 _FIRST_PART = 64  # candidates that are scored first
 _IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
 _IS_GENERATED = f"c.source GLOB '{GENERATED}*'"
@@ -103,7 +102,7 @@ class Search:
                 if len(unknown) >= _FIRST_PART and not any(one.score > bound for one in better):
                     return
 
-        return settle(self.query, stop, MIN_DEPTH, deeper, _DEEPER)
+        return settle(self.query, stop, MIN_DEPTH, deeper)
 
     def _promising(self, pool: Pool) -> Iterator[tuple[Slots, float]]:
         """Candidates by what they can score at most, in growing parts; the most of all others.
