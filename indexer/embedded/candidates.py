@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from capsearch.engine.evidence import Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.indexer.embedded import codes
 from capsearch.indexer.embedded.arrays import Rows, Slots, VectorFile
-from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.caption_images import CaptionImages
+from capsearch.indexer.embedded.catalog import SqliteCatalog, within
 from capsearch.indexer.embedded.nearest import Nearest
 from capsearch.indexer.embedded.tag_matches import TagMatches
 from capsearch.indexer.embedded.words import (
@@ -39,6 +41,7 @@ class OpenArrays:
     captions: Rows
     nearest_images: Nearest
     nearest_captions: Nearest
+    caption_images: CaptionImages
 
     @classmethod
     def of(cls, catalog: SqliteCatalog, before: OpenArrays | None = None) -> OpenArrays:
@@ -53,6 +56,7 @@ class OpenArrays:
             captions.view(),
             codes.open_search(images, opened[0]),
             codes.open_search(captions, opened[1]),
+            CaptionImages.open(captions, images),
         )
 
     def _still_valid(self, files: Sequence[VectorFile]) -> list[Nearest | None]:
@@ -124,6 +128,7 @@ class Matches:
     words: WordMatches
     generated: WordMatches
     tags: TagMatches
+    numbers: Mapping[int, int]  # of documents with rare words, by slot
 
     @classmethod
     def of(
@@ -131,10 +136,18 @@ class Matches:
     ) -> Matches:
         """Looks the words up; tags are looked up where they are needed."""
         tables = (PEOPLES, GENERATED)
-        found = [match(catalog, query.words, documents, known, table) for table in tables]
-        return cls(found[0], found[1], TagMatches(catalog, query.concepts))
+        words, generated = (
+            match(catalog, query.words, documents, known, table) for table in tables
+        )
+        numbers = sorted({*words.weights, *generated.weights})
+        sql = "SELECT slot, number FROM images WHERE slot IS NOT NULL AND "
+        found = catalog.rows(sql + within("number", numbers)) if numbers else ()
+        return cls(words, generated, TagMatches(catalog, query.concepts), dict(found))
 
+    def worded(self) -> Slots:
+        """The documents with rare words."""
+        return np.array(sorted(self.numbers), np.int64)
 
-def within(column: str, numbers: Sequence[int]) -> str:
-    """A condition with integers written out: there may be more than SQLite has variables."""
-    return f"{column} IN ({', '.join(map(str, numbers))})"
+    def coverage(self, words: WordMatches, slots: Sequence[int]) -> Floats:
+        """(n,) the share of the query's words that each document has."""
+        return np.array([words.coverage(self.numbers.get(slot)) for slot in slots], float)

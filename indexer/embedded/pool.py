@@ -13,8 +13,8 @@ from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Source, Vectors
 from capsearch.engine.settling import DEEPER
 from capsearch.indexer.embedded.arrays import Rows, Slots
-from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays, within
-from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays
+from capsearch.indexer.embedded.catalog import SqliteCatalog, within
 from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
 from capsearch.indexer.embedded.threads import Threads
 
@@ -114,7 +114,6 @@ class Candidates:
     allowed: Allowed
     _images: BestRows | None = None
     _captions: BestRows | None = None
-    _image_of: dict[int, int] = field(default_factory=dict)  # slots: of a caption, of its image
 
     def pool(self, depth: int) -> Pool:
         """The best `depth` rows by every source of the fusion, and documents with rare words."""
@@ -129,7 +128,7 @@ class Candidates:
             return Pool(np.arange(len(self.arrays.images)), {})
         by_image, by_caption = self._find(depth)
         try:
-            worded, (tagged, surest) = self._with_words(), self.matches.tags.top(depth)
+            worded, (tagged, surest) = self.matches.worded(), self.matches.tags.top(depth)
         finally:  # nothing goes on after a search that failed
             wait([one for one in (by_image, by_caption) if one is not None])
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
@@ -193,7 +192,7 @@ class Candidates:
     def _blind(self, depth: int) -> Pool:
         """By words and tags alone: vectors of zeros score every document alike."""
         tagged, surest = self.matches.tags.top(depth)
-        slots = _among(np.union1d(self._with_words(), tagged), self.allowed.few)
+        slots = _among(np.union1d(self.matches.worded(), tagged), self.allowed.few)
         if not surest:
             return Pool(slots, {})
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
@@ -203,24 +202,9 @@ class Candidates:
             highest["caption"] = highest["generated"] = _most_offset(self.query)
         return Pool(slots, highest)
 
-    def _with_words(self) -> Slots:
-        numbers = sorted({*self.matches.words.weights, *self.matches.generated.weights})
-        if not numbers:
-            return np.empty(0, np.int64)
-        sql = "SELECT slot FROM images i WHERE slot IS NOT NULL AND "
-        return self._slots(sql + within("number", numbers))
-
     def _captioned(self, captions: Slots, scores: Floats) -> tuple[Slots, Floats]:
         """The image of each caption that has one, and the caption's score."""
-        known = self._image_of
-        if new := [slot for slot in captions.tolist() if slot not in known]:
-            sql = (
-                "SELECT c.slot, i.slot FROM captions c CROSS JOIN images i ON i.id = c.image_id "
-                "WHERE i.slot IS NOT NULL AND "
-            )
-            known.update(dict.fromkeys(new, -1))
-            known.update(self.catalog.rows(sql + within("c.slot", new)))
-        images = np.array([known[slot] for slot in captions.tolist()], np.int64)
+        images = self.arrays.caption_images.of(self.catalog, captions)
         return images[images >= 0], scores[images >= 0]
 
     def _captions_of(self, images: Slots) -> Slots:

@@ -14,7 +14,7 @@ from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import candidates, nearest, pool, ranking
+from capsearch.indexer.embedded import candidates, caption_images, nearest, pool, ranking
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -50,6 +50,18 @@ class TestStepByStep(TestEmbedded):
         monkeypatch.setattr(ranking, "_FIRST_PART", 1)
         monkeypatch.setattr(candidates, "_SCORED", 0)
         monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
+
+
+class TestWithCachedImagesOfCaptions(TestStepByStep):
+    """Which image a caption belongs to is not looked up."""
+
+    def build(self, documents, vectors, captions):
+        backend = super().build(documents, vectors, captions)
+        with pytest.MonkeyPatch.context() as large:
+            large.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 0))
+            caption_images.refresh(backend.catalog)
+        assert backend.catalog.array("captions").images_path.exists() == bool(captions)
+        return backend
 
 
 class TestManyPassTheFilters(TestStepByStep):
