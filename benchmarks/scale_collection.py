@@ -10,11 +10,12 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from capsearch.benchmarks import synthetic
+from capsearch.benchmarks import scale_described, synthetic
 from capsearch.benchmarks.scale_vectors import CAPTIONS_PER_IMAGE, ScaleVectors
 from capsearch.encoders.models import Model
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
@@ -32,15 +33,20 @@ def share_tag(percent: int) -> str:
     return f"bench {percent}"
 
 
-def ensure(model: Model, count: int, report: Callable[[str], None]) -> Path:
-    """The folder of a collection of `count` images; made first if it is not there."""
-    name = f"{model.name}-{model.digest}-{count}-{VERSION}"
+def ensure(
+    model: Model, count: int, report: Callable[[str], None], described: bool = False
+) -> Path:
+    """The folder of a collection of `count` images; made first if it is not there.
+
+    With `described`, models have written captions and tags, too (benchmarks.scale_described).
+    """
+    name = f"{model.name}-{model.digest}-{count}-{VERSION}" + ("-described" if described else "")
     folder = user_cache_path("capsearch") / "scale" / name
     if not folder.is_dir():
         report(f"making {count:,} images with {CAPTIONS_PER_IMAGE} captions each in {folder}")
         partial = folder.with_name(name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-        _make(partial, model, count)
+        _make(partial, model, count, described)
         partial.rename(folder)
     return folder
 
@@ -56,24 +62,30 @@ def image_id(number: int) -> str:
     return hashlib.blake2b(number.to_bytes(8, "big", signed=True), digest_size=16).hexdigest()
 
 
-def _make(folder: Path, model: Model, count: int) -> None:
+def _make(folder: Path, model: Model, count: int, described: bool) -> None:
     with Collection.create(folder, model) as collection:
-        _fill_arrays(collection, ScaleVectors(model, count), count)
+        _fill_arrays(collection, ScaleVectors(model, count), count, described)
         connection = collection.catalog.connection
         connection.execute(f"PRAGMA cache_size = {_CACHE_PAGES}")
         writer = CatalogWriter(collection.catalog)
         with writer.transaction():
             triggers = _drop_triggers(writer)
             _fill_catalog(writer, model, count)
+            if described:
+                ids = [image_id(number) for number in range(count)]
+                scale_described.describe(writer, model, ids, CAPTIONS_PER_IMAGE * count)
             for (statement,) in triggers:
                 connection.execute(statement)
 
 
-def _fill_arrays(collection: Collection, vectors: ScaleVectors, count: int) -> None:
+def _fill_arrays(
+    collection: Collection, vectors: ScaleVectors, count: int, described: bool
+) -> None:
     writer, catalog = CatalogWriter(collection.catalog), collection.catalog
+    generated = vectors.captions(generated=True) if described else ()
     arrays = [
         catalog.array("vectors").filled(vectors.images()),
-        catalog.array("captions").filled(vectors.captions()),
+        catalog.array("captions").filled(chain(vectors.captions(), generated)),
     ]
     features = catalog.array("features")
     with features.path.open("wb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -121,28 +122,39 @@ class Allowed:
         return Allowed(few=np.sort(np.array([row[0] for row in rows], np.int64)))
 
 
-@dataclass(frozen=True, slots=True)
 class Matches:
-    """Where the words of a query occur, in what people and what models wrote, and its tags."""
+    """Where the words of a query occur, in what people and what models wrote, and its tags.
 
-    words: WordMatches
-    generated: WordMatches
-    tags: TagMatches
-    numbers: Mapping[int, int]  # of documents with rare words, by slot
+    Everything is looked up where it is first needed: counting a word takes as long as a scan of the
+    codes, which goes on meanwhile.
+    """
 
-    @classmethod
-    def of(
-        cls, catalog: SqliteCatalog, query: EncodedQuery, documents: int, known: WordCounts
-    ) -> Matches:
-        """Looks the words up; tags are looked up where they are needed."""
-        tables = (PEOPLES, GENERATED)
-        words, generated = (
-            match(catalog, query.words, documents, known, table) for table in tables
-        )
-        numbers = sorted({*words.weights, *generated.weights})
+    def __init__(
+        self, catalog: SqliteCatalog, query: EncodedQuery, documents: int, known: WordCounts
+    ) -> None:
+        self._catalog, self._query = catalog, query
+        self._documents, self._known = documents, known
+        self.tags = TagMatches(catalog, query.concepts)
+
+    @cached_property
+    def words(self) -> WordMatches:
+        """In what people wrote."""
+        return self._match(PEOPLES)
+
+    @cached_property
+    def generated(self) -> WordMatches:
+        """In what models wrote."""
+        return self._match(GENERATED)
+
+    @cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """Of the documents with rare words, by slot."""
+        numbers = sorted({*self.words.weights, *self.generated.weights})
         sql = "SELECT slot, number FROM images WHERE slot IS NOT NULL AND "
-        found = catalog.rows(sql + within("number", numbers)) if numbers else ()
-        return cls(words, generated, TagMatches(catalog, query.concepts), dict(found))
+        return dict(self._catalog.rows(sql + within("number", numbers)) if numbers else ())
+
+    def _match(self, table: str) -> WordMatches:
+        return match(self._catalog, self._query.words, self._documents, self._known, table)
 
     def worded(self) -> Slots:
         """The documents with rare words."""
