@@ -127,7 +127,7 @@ class Search:
         values: dict[str, Floats] = {
             "words": self.matches.coverage(self.matches.words, chosen),
             "generated_words": self.matches.coverage(self.matches.generated, chosen),
-            "tag": self.matches.tags.scores(chosen),
+            "tag": self.matches.tags.scores([*found]),
         }
         captions = None
         if self.query.image is not None:
