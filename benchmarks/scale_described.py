@@ -1,7 +1,7 @@
 """What models write about a large synthetic collection: captions and tags, as `enrich` leaves them.
 
-Half of the tags are of concepts that the queries name, so that each of these is on a sixth of the
-images, as trees and people are on photos; the others are any.
+An image has the tags whose names it scores best on, of some that the queries name and some others,
+as a tagger that looks at images would choose them.
 """
 
 from __future__ import annotations
@@ -11,34 +11,31 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capsearch.benchmarks import synthetic
 from capsearch.encoders import concepts
 from capsearch.encoders.models import Model
 from capsearch.engine.records import GENERATED
+from capsearch.indexer.embedded.arrays import Rows, sequential
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
 CAPTIONS, TAGS = 3, 8  # of each image
 SOURCE = f"{GENERATED}bench"
-_COMMON = 24  # concepts that many images have
+_NAMED, _OTHERS = 40, 160  # concepts: of the queries, and others
+_LIKELY = 2.5  # standard deviations above the mean score: as likely as not
 
 
 class Descriptions:
     """Captions and tags of images by their numbers, the same ones on every machine."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, images: Rows) -> None:
         self.tokens = cache(lambda text: " ".join(model.text.words(text)))
         languages = [one for one in synthetic.WORDS if one in model.text.languages]
         chosen = (languages * CAPTIONS)[:CAPTIONS]
         self._texts = [(language, synthetic.sentences(language)) for language in chosen]
-        named = Counter(
-            max(sorted(ids), key=lambda one: len(concepts.narrower(one)))
-            for _, texts in self._texts
-            for text in texts
-            for ids in model.text.concepts(text)
-        )
-        self._common = [one for one, _ in named.most_common(_COMMON)]
-        self._all = sorted(concepts.all_concepts())
+        self._concepts = _concepts(model, texts=[one for _, some in self._texts for one in some])
+        self._chosen, self._shares = _tags(model, self._concepts, images)
 
     def captions(self, at: int) -> Iterator[tuple[str, str]]:
         """(language, text)."""
@@ -47,11 +44,8 @@ class Descriptions:
 
     def tags(self, at: int) -> dict[str, float]:
         """Concepts and their probabilities."""
-        chosen = np.random.default_rng([at, TAGS])
-        common = chosen.choice(len(self._common), TAGS // 2, replace=False)
-        others = chosen.integers(0, len(self._all), TAGS - TAGS // 2)
-        ids = [*(self._common[one] for one in common), *(self._all[one] for one in others)]
-        return dict(zip(ids, chosen.beta(2, 2, TAGS).round(3).tolist(), strict=True))
+        chosen = [self._concepts[one] for one in self._chosen[at].tolist()]
+        return dict(zip(chosen, self._shares[at].round(3).tolist(), strict=True))
 
     def words(self, at: int) -> str:
         """What the index of generated words holds."""
@@ -61,7 +55,8 @@ class Descriptions:
 
 def describe(writer: CatalogWriter, model: Model, ids: Sequence[str], first: int) -> None:
     """Adds generated captions, whose vectors are in the rows from `first`, and generated tags."""
-    connection, written = writer.catalog.connection, Descriptions(model)
+    connection = writer.catalog.connection
+    written = Descriptions(model, writer.catalog.array("vectors").view())
     connection.executemany(
         "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot, confidence)"
         f" VALUES (?, ?, ?, '{SOURCE}', '', 1, ?, 0.5)",
@@ -87,6 +82,29 @@ def describe(writer: CatalogWriter, model: Model, ids: Sequence[str], first: int
     connection.executemany(
         f"INSERT INTO enriched VALUES (?, '{SOURCE}', '{SOURCE}')", ((one,) for one in ids)
     )
+
+
+def _concepts(model: Model, texts: Sequence[str]) -> list[str]:
+    """The broadest that most sentences name, and others."""
+    named = Counter(
+        max(sorted(ids), key=lambda one: len(concepts.narrower(one)))
+        for text in texts
+        for ids in model.text.concepts(text)
+    )
+    chosen = [one for one, _ in named.most_common(_NAMED)]
+    others = sorted(concepts.all_concepts().keys() - named.keys())
+    return chosen + others[:: len(others) // _OTHERS][:_OTHERS]
+
+
+def _tags(
+    model: Model, chosen: Sequence[str], images: Rows
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(N, TAGS) concepts of each image by their place in `chosen`, and their probabilities."""
+    names = model.text.encode([_label(one) for one in chosen], "en").visual
+    scores = np.concatenate([block @ names.T for block in sequential(images)])
+    scores = (scores - scores.mean(axis=0)) / scores.std(axis=0)
+    best = np.argpartition(-scores, TAGS, axis=1)[:, :TAGS]
+    return best, 1 / (1 + np.exp(_LIKELY - np.take_along_axis(scores, best, axis=1)))
 
 
 def _label(concept_id: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -160,6 +160,6 @@ class Matches:
         """The documents with rare words."""
         return np.array(sorted(self.numbers), np.int64)
 
-    def coverage(self, words: WordMatches, slots: Sequence[int]) -> Floats:
+    def coverage(self, words: WordMatches, slots: Iterable[int]) -> Floats:
         """(n,) the share of the query's words that each document has."""
         return np.array([words.coverage(self.numbers.get(slot)) for slot in slots], float)

@@ -128,49 +128,55 @@ class Candidates:
             return Pool(np.arange(len(self.arrays.images)), {})
         by_image, by_caption = self._find(depth)
         try:
-            worded, (tagged, surest) = self.matches.worded(), self.matches.tags.top(depth)
+            known, surest = self._known(depth)
         finally:  # nothing goes on after a search that failed
             wait([one for one in (by_image, by_caption) if one is not None])
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
-        parts = [_among(one, self.allowed.few) for one in (worded, tagged)]
+        parts = [slots for slots, _ in known.values()]
         if by_image is not None:
             found = by_image.result()
             parts.append(found.first(depth)[0])
             highest["image"] = found.outside(depth)
-        captioned, scores = np.empty(0, np.int64), np.empty(0)
         if by_caption is not None:
             found, offset = by_caption.result(), _most_offset(self.query)
             captioned, scores = self._captioned(*found.first(depth * _CAPTIONS_PER_IMAGE))
             parts.append(captioned)
-            scores = scores + offset
+            # Captions that were not found score less than those that were, but for what codes miss.
+            known["caption"] = known["generated"] = captioned, scores + offset
             least = found.outside(depth * _CAPTIONS_PER_IMAGE)
             highest["caption"] = highest["generated"] = least + offset
         slots = np.unique(np.concatenate(parts))
-        sure = {"words": worded, "generated_words": worded, "tag": tagged}
-        return Pool(slots, highest, self._most(slots, highest, sure, captioned, scores))
+        return Pool(slots, highest, self._most(slots, highest, known))
+
+    def _known(self, depth: int) -> tuple[dict[Source, tuple[Slots, Floats]], float]:
+        """Documents with rare words and with the surest tags, and the most that each has by these
+        sources; the most that any other has by its tags."""
+        worded, (tagged, shares, surest) = self.matches.worded(), self.matches.tags.top(depth)
+        found: dict[Source, tuple[Slots, Floats]] = {"tag": (tagged, shares)}
+        found["words"] = worded, self.matches.coverage(self.matches.words, worded)
+        found["generated_words"] = worded, self.matches.coverage(self.matches.generated, worded)
+        if (few := self.allowed.few) is not None:
+            inside = {source: np.isin(slots, few) for source, (slots, _) in found.items()}
+            found = {
+                source: (slots[inside[source]], most[inside[source]])
+                for source, (slots, most) in found.items()
+            }
+        return found, surest
 
     def _most(
         self,
         slots: Slots,
         highest: Mapping[Source, float],
-        sure: Mapping[str, Slots],
-        captioned: Slots,
-        scores: Floats,
+        known: Mapping[Source, tuple[Slots, Floats]],
     ) -> Evidence:
-        """What candidates can have: `highest`, or more where they were found by a source.
-
-        `sure` are those by words and tags, `captioned` those of captions with such `scores`.
-        """
+        """What candidates can have: what is `known` of those that a source found, or `highest`."""
         most: dict[str, Floats] = {one: np.full(len(slots), at) for one, at in highest.items()}
-        for source, found in sure.items():
-            most[source][np.isin(slots, found)] = 1.0
+        for source, (found, values) in known.items():
+            at = np.searchsorted(slots, found)
+            most[source][at] = -np.inf
+            np.maximum.at(most[source], at, values)  # an image may be found by several captions
         if self.query.image is not None:
             most["image"] = exact_scores(self.query.image, self.arrays.images, slots)
-        at = np.searchsorted(slots, captioned)
-        for source in ("caption", "generated"):
-            # Captions that were not found score less than those that were, but for what codes miss.
-            most[source][at] = -np.inf
-            np.maximum.at(most[source], at, scores)
         return Evidence.of(len(slots), **most)
 
     def _find(self, depth: int) -> tuple[Future[BestRows] | None, Future[BestRows] | None]:
@@ -191,8 +197,8 @@ class Candidates:
 
     def _blind(self, depth: int) -> Pool:
         """By words and tags alone: vectors of zeros score every document alike."""
-        tagged, surest = self.matches.tags.top(depth)
-        slots = _among(np.union1d(self.matches.worded(), tagged), self.allowed.few)
+        known, surest = self._known(depth)
+        slots = np.unique(np.concatenate([slots for slots, _ in known.values()]))
         if not surest:
             return Pool(slots, {})
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
@@ -222,7 +228,3 @@ class Candidates:
 def _most_offset(query: EncodedQuery) -> float:
     """What the language of a caption adds to its score, at most."""
     return max([0.0, *query.caption_offsets.values()])
-
-
-def _among(slots: Slots, few: Slots | None) -> Slots:
-    return slots if few is None else np.intersect1d(slots, few)

@@ -37,19 +37,22 @@ class TagMatches:
         self._found: list[_Surest] = []
         self._reached = 0
 
-    def top(self, depth: int) -> tuple[Slots, float]:
-        """The surest `depth` documents for each thing named, and the most any other can score.
+    def top(self, depth: int) -> tuple[Slots, Floats, float]:
+        """The surest `depth` documents for each thing named, and the most that each can score;
+        the most that any other can.
 
         A document with two such tags may take the place of two.
         """
         if not self._concepts:
-            return np.empty(0, np.int64), 0.0
+            return np.empty(0, np.int64), np.empty(0), 0.0
         if depth > self._reached:
             self._reached = depth * (1 if self._found else DEEPER)
             self._found = [self._surest(ids, self._reached) for ids in self._concepts]
-        chosen = np.concatenate([one.slots[:depth] for one in self._found])
+        slots = np.unique(np.concatenate([one.slots[:depth] for one in self._found]))
+        slots = slots[slots >= 0]
+        each = [one.most(slots, depth) for one in self._found]
         outside = [one.outside(depth) for one in self._found]
-        return np.unique(chosen[chosen >= 0]), sum(outside) / len(outside)
+        return slots, np.mean(each, axis=0), sum(outside) / len(outside)
 
     def scores(self, ids: Sequence[str]) -> Floats:
         """(n,) the score of each document."""
@@ -80,6 +83,14 @@ class _Surest:
 
     slots: Slots
     shares: Floats
+
+    def most(self, slots: Slots, depth: int) -> Floats:
+        """(n,) how sure the tags of these documents, ascending, can be."""
+        shares = np.full(len(slots), self.outside(depth))
+        found = self.slots[:depth] >= 0
+        at = np.searchsorted(slots, self.slots[:depth][found])
+        np.maximum.at(shares, at, self.shares[:depth][found])
+        return shares
 
     def outside(self, depth: int) -> float:
         """The most that a document has without these; 0 if there are no more."""
