@@ -10,7 +10,6 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -38,7 +37,7 @@ def ensure(
 ) -> Path:
     """The folder of a collection of `count` images; made first if it is not there.
 
-    With `described`, models have written captions and tags, too (benchmarks.scale_described).
+    With `described`, the captions are models', and there are tags (benchmarks.scale_described).
     """
     name = f"{model.name}-{model.digest}-{count}-{VERSION}" + ("-described" if described else "")
     folder = user_cache_path("capsearch") / "scale" / name
@@ -64,28 +63,22 @@ def image_id(number: int) -> str:
 
 def _make(folder: Path, model: Model, count: int, described: bool) -> None:
     with Collection.create(folder, model) as collection:
-        _fill_arrays(collection, ScaleVectors(model, count), count, described)
+        _fill_arrays(collection, ScaleVectors(model, count), count)
         connection = collection.catalog.connection
         connection.execute(f"PRAGMA cache_size = {_CACHE_PAGES}")
         writer = CatalogWriter(collection.catalog)
         with writer.transaction():
             triggers = _drop_triggers(writer)
-            _fill_catalog(writer, model, count)
-            if described:
-                ids = [image_id(number) for number in range(count)]
-                scale_described.describe(writer, model, ids, CAPTIONS_PER_IMAGE * count)
+            _fill_catalog(writer, model, count, described)
             for (statement,) in triggers:
                 connection.execute(statement)
 
 
-def _fill_arrays(
-    collection: Collection, vectors: ScaleVectors, count: int, described: bool
-) -> None:
+def _fill_arrays(collection: Collection, vectors: ScaleVectors, count: int) -> None:
     writer, catalog = CatalogWriter(collection.catalog), collection.catalog
-    generated = vectors.captions(generated=True) if described else ()
     arrays = [
         catalog.array("vectors").filled(vectors.images()),
-        catalog.array("captions").filled(chain(vectors.captions(), generated)),
+        catalog.array("captions").filled(vectors.captions()),
     ]
     features = catalog.array("features")
     with features.path.open("wb") as file:
@@ -104,7 +97,7 @@ def _drop_triggers(writer: CatalogWriter) -> list[tuple[str]]:
     return [(statement,) for statement, _ in found]
 
 
-def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
+def _fill_catalog(writer: CatalogWriter, model: Model, count: int, described: bool) -> None:
     connection = writer.catalog.connection
     ids = [image_id(number) for number in range(count)]
     order = sorted(range(count), key=ids.__getitem__)
@@ -119,15 +112,6 @@ def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
         ((_path(at), ids[at]) for at in range(count)),
     )
     connection.executemany(
-        "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot) "
-        "VALUES (?, ?, ?, 'csv', 'captions.csv', 1, ?)",
-        (
-            (ids[at], text, language, CAPTIONS_PER_IMAGE * at + row)
-            for at in range(count)
-            for row, (language, text, _) in enumerate(_captions(texts, at))
-        ),
-    )
-    connection.executemany(
         "INSERT INTO tags (image_id, label, language, confidence, source) "
         "VALUES (?, ?, 'en', 1.0, 'xmp')",
         (
@@ -139,9 +123,27 @@ def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
     )
     connection.executemany(
         "INSERT INTO words (rowid, tokens) VALUES (?, ?)",
-        ((at + 1, _tokens(texts, at)) for at in range(count)),
+        ((at + 1, _tokens([] if described else texts, at)) for at in range(count)),
     )
+    if described:
+        scale_described.describe(writer, model, ids)
+    else:
+        _fill_captions(writer, ids, texts)
     connection.execute("INSERT INTO roots (path, indexed_at) VALUES ('/bench', '')")
+
+
+def _fill_captions(
+    writer: CatalogWriter, ids: Sequence[str], texts: Sequence[Sequence[tuple[str, str, str]]]
+) -> None:
+    writer.catalog.connection.executemany(
+        "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot) "
+        "VALUES (?, ?, ?, 'csv', 'captions.csv', 1, ?)",
+        (
+            (one, text, language, CAPTIONS_PER_IMAGE * at + row)
+            for at, one in enumerate(ids)
+            for row, (language, text, _) in enumerate(_captions(texts, at))
+        ),
+    )
 
 
 def _texts(model: Model) -> Sequence[Sequence[tuple[str, str, str]]]:

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.benchmarks import synthetic
+from capsearch.benchmarks.scale_vectors import CAPTIONS_PER_IMAGE
 from capsearch.encoders import concepts
 from capsearch.encoders.models import Model
 from capsearch.engine.records import GENERATED
 from capsearch.indexer.embedded.arrays import Rows, sequential
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 
-CAPTIONS, TAGS = 3, 8  # of each image
+TAGS = 8  # of each image
 SOURCE = f"{GENERATED}bench"
 _NAMED, _OTHERS = 40, 160  # concepts: of the queries, and others
 _LIKELY = 2.5  # standard deviations above the mean score: as likely as not
@@ -32,7 +33,7 @@ class Descriptions:
     def __init__(self, model: Model, images: Rows) -> None:
         self.tokens = cache(lambda text: " ".join(model.text.words(text)))
         languages = [one for one in synthetic.WORDS if one in model.text.languages]
-        chosen = (languages * CAPTIONS)[:CAPTIONS]
+        chosen = [languages[at % len(languages)] for at in range(CAPTIONS_PER_IMAGE)]
         self._texts = [(language, synthetic.sentences(language)) for language in chosen]
         self._concepts = _concepts(model, texts=[one for _, some in self._texts for one in some])
         self._chosen, self._shares = _tags(model, self._concepts, images)
@@ -53,15 +54,15 @@ class Descriptions:
         return " ¶ ".join(self.tokens(text) for text in texts)
 
 
-def describe(writer: CatalogWriter, model: Model, ids: Sequence[str], first: int) -> None:
-    """Adds generated captions, whose vectors are in the rows from `first`, and generated tags."""
+def describe(writer: CatalogWriter, model: Model, ids: Sequence[str]) -> None:
+    """Adds generated captions, one for each row of the vector file, and generated tags."""
     connection = writer.catalog.connection
     written = Descriptions(model, writer.catalog.array("vectors").view())
     connection.executemany(
         "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot, confidence)"
         f" VALUES (?, ?, ?, '{SOURCE}', '', 1, ?, 0.5)",
         (
-            (ids[at], text, language, first + CAPTIONS * at + row)
+            (ids[at], text, language, CAPTIONS_PER_IMAGE * at + row)
             for at in range(len(ids))
             for row, (language, text) in enumerate(written.captions(at))
         ),

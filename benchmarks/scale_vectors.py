@@ -42,17 +42,13 @@ class ScaleVectors:
         for start in range(0, self.count, _BLOCK):
             yield self._mixtures(bank, start, self._sizes(start), salt=0)
 
-    def captions(self, generated: bool = False) -> Iterator[Vectors]:
-        """(n * CAPTIONS_PER_IMAGE, C) rows of captions, those of one image side by side.
-
-        As many more are `generated`.
-        """
+    def captions(self) -> Iterator[Vectors]:
+        """(n * CAPTIONS_PER_IMAGE, C) rows of captions, those of one image side by side."""
         bank = self._bank.captions[self._partner]
-        first = 1 + CAPTIONS_PER_IMAGE * generated
         for start in range(0, self.count, _BLOCK):
             each = [
                 self._mixtures(bank, start, self._sizes(start), salt)
-                for salt in range(first, first + CAPTIONS_PER_IMAGE)
+                for salt in range(1, 1 + CAPTIONS_PER_IMAGE)
             ]
             yield np.stack(each, axis=1).reshape(-1, bank.shape[1])
 
