@@ -145,6 +145,9 @@ class Candidates:
             known["caption"] = known["generated"] = captioned, scores + offset
             least = found.outside(depth * _CAPTIONS_PER_IMAGE)
             highest["caption"] = highest["generated"] = least + offset
+            if not self.arrays.caption_images.by_people(self.catalog):
+                highest["caption"] = np.nan
+                del known["caption"]
         slots = np.unique(np.concatenate(parts))
         return Pool(slots, highest, self._most(slots, highest, known))
 

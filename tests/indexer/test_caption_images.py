@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backend_contract import X, document, said
+from backend_contract import X, document, generated, said
 from embedded_toys import collection_of
 
 from capsearch.engine.fusion import SingleSource
@@ -154,6 +154,29 @@ def test_the_cache_of_other_image_vectors_is_made_anew(collection):
         assert images_of(collection) == [-2] * 20 + EXPECTED[:20]
         collection.finish()
     assert len(opened(collection).known) == 40
+
+
+def test_whether_people_wrote_any_caption_is_known_of_those_in_the_file_and_later_ones(
+    tmp_path, monkeypatch
+):
+    captions = [(one, generated(f"{one} {n}"), X) for one in NAMES for n in range(2)]
+    path, documents = tmp_path / "index", [document(one) for one in NAMES]
+    with collection_of(path, documents, dict.fromkeys(NAMES, X), captions) as models:
+        assert opened(models).by_people(models.catalog)  # without a cache, they may have
+        caption_images.refresh(models.catalog)
+        assert not opened(models).by_people(models.catalog)
+        add_captions(models, 2)
+        assert opened(models).by_people(models.catalog)  # too many to look up
+        monkeypatch.setattr(caption_images, "_LACKING", 2)
+        assert opened(models).by_people(models.catalog)
+        execute(models, "UPDATE captions SET source = 'model:m' WHERE slot >= 40")
+        assert not opened(models).by_people(models.catalog)
+
+
+def test_where_people_wrote_one_caption_they_wrote_some(collection):
+    execute(collection, "UPDATE captions SET source = 'model:m' WHERE slot != 17")
+    caption_images.refresh(collection.catalog)
+    assert opened(collection).by_people(collection.catalog)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 128, 131, -1, -4])
