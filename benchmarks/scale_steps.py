@@ -102,6 +102,16 @@ def search(folder: Path, name: str | None, count: int) -> Searched:
     return Searched(opened, times, recall, peak)
 
 
+def clm(folder: Path, name: str | None, count: int) -> Times:
+    """Asks a collection `count` queries, after as many others."""
+    model = models.load(name)
+    queries = understood(model, folder, "clm", 2 * count)
+    with Collection.open(folder, model) as collection:
+        engine = collection.engine()
+        ask(engine, queries[:count], Filters())
+        return ask(engine, queries[count:], Filters())[0]
+
+
 def understood(model: Model, folder: Path, mode: Mode, count: int) -> list[EncodedQuery]:
     """Synthetic sentences as the backend gets them; without a cut-off, so that ten are found."""
     texts = [

@@ -20,7 +20,7 @@ from capsearch.indexer.embedded.threads import Threads
 
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
 _DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
-_OVERSAMPLING = 2  # rows found for each that is needed: codes miss some of the last
+_OVERSAMPLING = 1.5  # rows found for each that is needed: codes miss some of the last
 _NONE, _UNSCORED = np.empty(0, np.int64), np.empty(0)
 _threads = Threads(4)
 
@@ -59,7 +59,7 @@ class BestRows:
 
     def find(self, depth: int) -> BestRows:
         """Finds `depth` rows."""
-        more = _OVERSAMPLING * depth
+        more = int(_OVERSAMPLING * depth)
         if len(self._slots) >= min(more, self._every):
             return self
         if self.few is not None:

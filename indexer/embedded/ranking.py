@@ -25,7 +25,7 @@ from capsearch.indexer.embedded.catalog import SqliteCatalog, within
 from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.pool import Candidates, Pool
 
-MIN_DEPTH = 300  # images, and twice as many captions; docs/scale.md has their recall
+MIN_DEPTH = 600  # images, and twice as many captions; docs/scale.md has their recall
 _FIRST_PART = 64  # candidates that are scored first
 _IS_GENERATED = f"c.source GLOB '{GENERATED}*'"
 _IMAGES = f"SELECT i.id, i.slot FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
