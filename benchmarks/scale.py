@@ -20,6 +20,7 @@ from capsearch.encoders import models
 PART = "scale"
 SIZES = (10_000, 100_000, 1_000_000)
 SMALL = 1_000  # images of the collection that a whole command is compared with
+MAX_DESCRIBED = 100_000  # images of a collection that is also made with generated captions and tags
 QUERIES, SLOW_QUERIES = 60, 12
 _COMMANDS = 5
 
@@ -33,6 +34,9 @@ def measure(
     for size in sizes:
         folder = scale_collection.ensure(model, size, report)
         yield from _collection(folder, name, size)
+        if size <= MAX_DESCRIBED:
+            described = scale_collection.ensure(model, size, report, described=True)
+            yield from _described(described, name, size)
         yield from _peers(folder, name, size)
         yield from _command(folder, small, size)
 
@@ -54,6 +58,14 @@ def _collection(folder: Path, name: str | None, size: int) -> Iterator[Measureme
         yield _one(size, f"{mode.upper()}, recall@10", "share", share)
     yield _one(size, "search, peak memory", "MB", searched.peak_mb)
     yield _one(size, f"{scale_steps.NEW} images added", "s", alone(scale_steps.add, folder, name))
+
+
+def _described(folder: Path, name: str | None, size: int) -> Iterator[Measurement]:
+    """Where models wrote the captions, and tags of what the queries name."""
+    alone(scale_steps.build, folder)
+    times: scale_steps.Times = alone(scale_steps.clm, folder, name, QUERIES)
+    yield latency(PART, f"{size:,}, described: CLM", times.wall)
+    yield latency(PART, f"{size:,}, described: CLM, CPU time", times.cpu)
 
 
 def _peers(folder: Path, name: str | None, size: int) -> Iterator[Measurement]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from capsearch.benchmarks import synthetic
+from capsearch.benchmarks import scale_described, synthetic
 from capsearch.benchmarks.scale_vectors import CAPTIONS_PER_IMAGE, ScaleVectors
 from capsearch.encoders.models import Model
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
@@ -32,15 +32,20 @@ def share_tag(percent: int) -> str:
     return f"bench {percent}"
 
 
-def ensure(model: Model, count: int, report: Callable[[str], None]) -> Path:
-    """The folder of a collection of `count` images; made first if it is not there."""
-    name = f"{model.name}-{model.digest}-{count}-{VERSION}"
+def ensure(
+    model: Model, count: int, report: Callable[[str], None], described: bool = False
+) -> Path:
+    """The folder of a collection of `count` images; made first if it is not there.
+
+    With `described`, the captions are models', and there are tags (benchmarks.scale_described).
+    """
+    name = f"{model.name}-{model.digest}-{count}-{VERSION}" + ("-described" if described else "")
     folder = user_cache_path("capsearch") / "scale" / name
     if not folder.is_dir():
         report(f"making {count:,} images with {CAPTIONS_PER_IMAGE} captions each in {folder}")
         partial = folder.with_name(name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-        _make(partial, model, count)
+        _make(partial, model, count, described)
         partial.rename(folder)
     return folder
 
@@ -56,7 +61,7 @@ def image_id(number: int) -> str:
     return hashlib.blake2b(number.to_bytes(8, "big", signed=True), digest_size=16).hexdigest()
 
 
-def _make(folder: Path, model: Model, count: int) -> None:
+def _make(folder: Path, model: Model, count: int, described: bool) -> None:
     with Collection.create(folder, model) as collection:
         _fill_arrays(collection, ScaleVectors(model, count), count)
         connection = collection.catalog.connection
@@ -64,7 +69,7 @@ def _make(folder: Path, model: Model, count: int) -> None:
         writer = CatalogWriter(collection.catalog)
         with writer.transaction():
             triggers = _drop_triggers(writer)
-            _fill_catalog(writer, model, count)
+            _fill_catalog(writer, model, count, described)
             for (statement,) in triggers:
                 connection.execute(statement)
 
@@ -92,7 +97,7 @@ def _drop_triggers(writer: CatalogWriter) -> list[tuple[str]]:
     return [(statement,) for statement, _ in found]
 
 
-def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
+def _fill_catalog(writer: CatalogWriter, model: Model, count: int, described: bool) -> None:
     connection = writer.catalog.connection
     ids = [image_id(number) for number in range(count)]
     order = sorted(range(count), key=ids.__getitem__)
@@ -107,15 +112,6 @@ def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
         ((_path(at), ids[at]) for at in range(count)),
     )
     connection.executemany(
-        "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot) "
-        "VALUES (?, ?, ?, 'csv', 'captions.csv', 1, ?)",
-        (
-            (ids[at], text, language, CAPTIONS_PER_IMAGE * at + row)
-            for at in range(count)
-            for row, (language, text, _) in enumerate(_captions(texts, at))
-        ),
-    )
-    connection.executemany(
         "INSERT INTO tags (image_id, label, language, confidence, source) "
         "VALUES (?, ?, 'en', 1.0, 'xmp')",
         (
@@ -127,9 +123,27 @@ def _fill_catalog(writer: CatalogWriter, model: Model, count: int) -> None:
     )
     connection.executemany(
         "INSERT INTO words (rowid, tokens) VALUES (?, ?)",
-        ((at + 1, _tokens(texts, at)) for at in range(count)),
+        ((at + 1, _tokens([] if described else texts, at)) for at in range(count)),
     )
+    if described:
+        scale_described.describe(writer, model, ids)
+    else:
+        _fill_captions(writer, ids, texts)
     connection.execute("INSERT INTO roots (path, indexed_at) VALUES ('/bench', '')")
+
+
+def _fill_captions(
+    writer: CatalogWriter, ids: Sequence[str], texts: Sequence[Sequence[tuple[str, str, str]]]
+) -> None:
+    writer.catalog.connection.executemany(
+        "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot) "
+        "VALUES (?, ?, ?, 'csv', 'captions.csv', 1, ?)",
+        (
+            (one, text, language, CAPTIONS_PER_IMAGE * at + row)
+            for at, one in enumerate(ids)
+            for row, (language, text, _) in enumerate(_captions(texts, at))
+        ),
+    )
 
 
 def _texts(model: Model) -> Sequence[Sequence[tuple[str, str, str]]]:

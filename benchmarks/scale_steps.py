@@ -21,7 +21,7 @@ from capsearch.engine.protocols import NewDocument
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Mode
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.embedded import codes, transfer
+from capsearch.indexer.embedded import caption_images, codes, transfer
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.embedded.collection import Collection
 
@@ -33,7 +33,7 @@ _STRIDE = 11  # of the sentences, so that all words and languages occur
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Making the codes of all vectors, and the most memory that took."""
+    """Making the codes of all vectors and the other caches, and the most memory that took."""
 
     seconds: float
     cpu_s: float
@@ -60,17 +60,23 @@ class Searched:
 
 
 def build(folder: Path) -> Build:
-    """Makes the codes anew, as the end of `capsearch index` does where there are none."""
+    """Makes codes and caches anew, as the end of `capsearch index` does where there are none."""
     with Collection.open(folder) as collection:
         arrays = [collection.catalog.array(name) for name in ("vectors", "captions")]
-    for array in arrays:
-        array.codes_path.unlink(missing_ok=True)
-    started, spent = perf_counter(), process_time()
-    for array in arrays:
-        codes.refresh(array)
-    seconds, cpu_s = perf_counter() - started, process_time() - spent
-    sizes = [one.codes_path.stat().st_size for one in arrays if one.codes_path.exists()]
+        caches = [path for one in arrays for path in (one.codes_path, one.images_path)]
+        for path in caches:
+            path.unlink(missing_ok=True)
+        started, spent = perf_counter(), process_time()
+        _refresh(collection)
+        seconds, cpu_s = perf_counter() - started, process_time() - spent
+    sizes = [path.stat().st_size for path in caches if path.exists()]
     return Build(seconds, cpu_s, peak_mb(), sum(sizes) / 1e6)
+
+
+def _refresh(collection: Collection) -> None:
+    for name in ("vectors", "captions"):
+        codes.refresh(collection.catalog.array(name))
+    caption_images.refresh(collection.catalog)
 
 
 def search(folder: Path, name: str | None, count: int) -> Searched:
@@ -94,6 +100,16 @@ def search(folder: Path, name: str | None, count: int) -> Searched:
         peak = peak_mb()
         recall = _recall(collection, model, queries, found)
     return Searched(opened, times, recall, peak)
+
+
+def clm(folder: Path, name: str | None, count: int) -> Times:
+    """Asks a collection `count` queries, after as many others."""
+    model = models.load(name)
+    queries = understood(model, folder, "clm", 2 * count)
+    with Collection.open(folder, model) as collection:
+        engine = collection.engine()
+        ask(engine, queries[:count], Filters())
+        return ask(engine, queries[count:], Filters())[0]
 
 
 def understood(model: Model, folder: Path, mode: Mode, count: int) -> list[EncodedQuery]:
@@ -144,9 +160,7 @@ def add(folder: Path, name: str | None) -> float:
         collection.engine().backend.search(query, Filters(), 1)
         started = perf_counter()
         transfer.write(collection, documents)
-        for array in collection.catalog.arrays():
-            if array.name != "features":
-                codes.refresh(array)
+        _refresh(collection)
         collection.engine().backend.search(query, Filters(), 1)
         seconds = perf_counter() - started
         writer = CatalogWriter(collection.catalog)

@@ -38,7 +38,7 @@ Rows: TypeAlias = NDArray[Any]  # (N, W), float16 or float32
 Slots: TypeAlias = NDArray[np.int64]  # row numbers
 SUFFIXES = {"<f2": ".f16", "<f4": ".f32"}
 ARRAY_TYPES = {"features": "<f2", "vectors": "<f4", "captions": "<f2"}  # name -> a key of SUFFIXES
-CODES = ".codes"
+CODES, IMAGES = ".codes", ".images"
 
 
 class VectorFileMissing(IndexProblem):
@@ -65,6 +65,11 @@ class VectorFile:
     def codes_path(self) -> Path:
         """The cache of compressed codes of these rows (embedded.codes)."""
         return self.path.with_suffix(CODES)
+
+    @property
+    def images_path(self) -> Path:
+        """The cache of the images of these captions (embedded.caption_images)."""
+        return self.path.with_suffix(IMAGES)
 
     @property
     def stride(self) -> int:

@@ -55,7 +55,7 @@ class EmbeddedBackend:
 
         def page() -> tuple[Found, ...]:
             allowed = Allowed.by(self.catalog, filters, query.phrases, len(self))
-            matches = Matches.of(self.catalog, query, len(self), self._words)
+            matches = Matches(self.catalog, query, len(self), self._words)
             search = Search(self.catalog, self._open(), query, matches, allowed)
             ranked = search.ranked(offset + limit)
             if ranked and ranked[0].score < query.min_best:

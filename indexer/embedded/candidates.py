@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from capsearch.engine.evidence import Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.indexer.embedded import codes
 from capsearch.indexer.embedded.arrays import Rows, Slots, VectorFile
-from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.caption_images import CaptionImages
+from capsearch.indexer.embedded.catalog import SqliteCatalog, within
 from capsearch.indexer.embedded.nearest import Nearest
 from capsearch.indexer.embedded.tag_matches import TagMatches
 from capsearch.indexer.embedded.words import (
@@ -39,6 +42,7 @@ class OpenArrays:
     captions: Rows
     nearest_images: Nearest
     nearest_captions: Nearest
+    caption_images: CaptionImages
 
     @classmethod
     def of(cls, catalog: SqliteCatalog, before: OpenArrays | None = None) -> OpenArrays:
@@ -53,6 +57,7 @@ class OpenArrays:
             captions.view(),
             codes.open_search(images, opened[0]),
             codes.open_search(captions, opened[1]),
+            CaptionImages.open(captions, images),
         )
 
     def _still_valid(self, files: Sequence[VectorFile]) -> list[Nearest | None]:
@@ -117,24 +122,44 @@ class Allowed:
         return Allowed(few=np.sort(np.array([row[0] for row in rows], np.int64)))
 
 
-@dataclass(frozen=True, slots=True)
 class Matches:
-    """Where the words of a query occur, in what people and what models wrote, and its tags."""
+    """Where the words of a query occur, in what people and what models wrote, and its tags.
 
-    words: WordMatches
-    generated: WordMatches
-    tags: TagMatches
+    Everything is looked up where it is first needed: counting a word takes as long as a scan of the
+    codes, which goes on meanwhile.
+    """
 
-    @classmethod
-    def of(
-        cls, catalog: SqliteCatalog, query: EncodedQuery, documents: int, known: WordCounts
-    ) -> Matches:
-        """Looks the words up; tags are looked up where they are needed."""
-        tables = (PEOPLES, GENERATED)
-        found = [match(catalog, query.words, documents, known, table) for table in tables]
-        return cls(found[0], found[1], TagMatches(catalog, query.concepts))
+    def __init__(
+        self, catalog: SqliteCatalog, query: EncodedQuery, documents: int, known: WordCounts
+    ) -> None:
+        self._catalog, self._query = catalog, query
+        self._documents, self._known = documents, known
+        self.tags = TagMatches(catalog, query.concepts)
 
+    @cached_property
+    def words(self) -> WordMatches:
+        """In what people wrote."""
+        return self._match(PEOPLES)
 
-def within(column: str, numbers: Sequence[int]) -> str:
-    """A condition with integers written out: there may be more than SQLite has variables."""
-    return f"{column} IN ({', '.join(map(str, numbers))})"
+    @cached_property
+    def generated(self) -> WordMatches:
+        """In what models wrote."""
+        return self._match(GENERATED)
+
+    @cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """Of the documents with rare words, by slot."""
+        numbers = sorted({*self.words.weights, *self.generated.weights})
+        sql = "SELECT slot, number FROM images WHERE slot IS NOT NULL AND "
+        return dict(self._catalog.rows(sql + within("number", numbers)) if numbers else ())
+
+    def _match(self, table: str) -> WordMatches:
+        return match(self._catalog, self._query.words, self._documents, self._known, table)
+
+    def worded(self) -> Slots:
+        """The documents with rare words."""
+        return np.array(sorted(self.numbers), np.int64)
+
+    def coverage(self, words: WordMatches, slots: Iterable[int]) -> Floats:
+        """(n,) the share of the query's words that each document has."""
+        return np.array([words.coverage(self.numbers.get(slot)) for slot in slots], float)

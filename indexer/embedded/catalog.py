@@ -221,3 +221,8 @@ def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
     taken_at = datetime.fromisoformat(row[5]) if row[5] else None
     image_id, width, height, size_bytes, kind, _ = row
     return ImageRecord(image_id, tuple(paths), width, height, size_bytes, kind, taken_at)
+
+
+def within(column: str, numbers: Sequence[int]) -> str:
+    """A condition with integers written out: there may be more than SQLite has variables."""
+    return f"{column} IN ({', '.join(map(str, numbers))})"

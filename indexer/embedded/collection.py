@@ -1,7 +1,8 @@
 """One index directory: catalog.sqlite, vector files, manifest.json, and caches.
 
 The catalog is authoritative. The vector files are described in `arrays`; manifest.json shows people
-which model the catalog names; `*.codes` and thumbnails/ are caches that may be deleted at any time.
+which model the catalog names; `*.codes`, `*.images` and thumbnails/ are caches that may be deleted
+at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMi
 from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.closing import Closing
-from capsearch.indexer.embedded import codes, manifest
+from capsearch.indexer.embedded import caption_images, codes, manifest
 from capsearch.indexer.embedded.arrays import ARRAY_TYPES, VectorFile
 from capsearch.indexer.embedded.backend import EmbeddedBackend
 from capsearch.indexer.embedded.catalog import SEARCHABLE, SqliteCatalog
@@ -185,6 +186,7 @@ class Collection(Closing):
         StoredFacets(writer).refresh()
         for name in ("vectors", "captions"):
             codes.refresh(self.catalog.array(name))
+        caption_images.refresh(self.catalog)
         self._write_manifest()
 
     def close(self) -> None:

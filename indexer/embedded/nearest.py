@@ -7,7 +7,7 @@ settings of FAISS are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,13 @@ class Nearest(Protocol):
         """`depth` rows or more, among them about all with the highest inner products."""
         ...
 
+    def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
+        """What `top` finds for the first of rising depths, then what each of the others adds.
+
+        There may be fewer steps than `depths`, but one.
+        """
+        ...
+
 
 class ExactSearch:
     """Compares with every row."""
@@ -39,6 +46,10 @@ class ExactSearch:
     def top(self, query: Vectors, depth: int) -> Slots:
         """The `depth` best rows."""
         return best_of(query, self._rows, None, depth)
+
+    def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
+        """By one product."""
+        return _split(self.top(query, depths[-1]), depths)
 
 
 class CodeSearch:
@@ -53,10 +64,15 @@ class CodeSearch:
 
     def top(self, query: Vectors, depth: int) -> Slots:
         """About the `depth` best rows by codes, and as many of those without any."""
-        found = self.codes.top(query, depth)
-        if len(self._uncoded):
-            found = np.append(found, best_of(query, self._rows, self._uncoded, depth))
-        return found
+        return self.steps(query, [depth])[0]
+
+    def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
+        """By one scan, of as many lists as the first depth needs."""
+        found = _split(self.codes.top(query, depths[-1], depths[0]), depths)
+        if not len(self._uncoded):
+            return found
+        others = _split(best_of(query, self._rows, self._uncoded, depths[-1]), depths)
+        return [np.append(one, other) for one, other in zip(found, others, strict=True)]
 
 
 class GpuSearch:
@@ -79,6 +95,11 @@ class GpuSearch:
         _, slots = self._index.search(row, depth)
         return np.asarray(slots[0][slots[0] >= 0], np.int64)
 
+    def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
+        """As many as one search on the GPUs finds."""
+        some = [depth for depth in depths if depth <= self.MAX_DEPTH] or depths[:1]
+        return _split(self.top(query, some[-1]), some)
+
 
 def needs_codes(rows: Rows) -> bool:
     """Whether there are too many rows to compare with each of them."""
@@ -100,16 +121,22 @@ def coded(rows: Rows) -> Codes:
 
 
 def best_of(query: Vectors, rows: Rows, slots: Slots | None, depth: int) -> Slots:
-    """The `depth` best of some rows, or of all, by plain arithmetic."""
+    """The `depth` best of some rows, or of all, by plain arithmetic; the best first."""
     chosen = np.arange(len(rows)) if slots is None else slots
     if slots is None and rows.dtype == np.float32:
         scores = np.asarray(rows @ query)
     else:
         parts = [as_float32(block) @ query for block in blocks(rows, chosen)]
         scores = np.concatenate([np.empty(0, np.float32), *parts])
-    if depth >= len(chosen):
-        return chosen
-    return np.asarray(chosen[np.argpartition(-scores, depth - 1)[:depth]])
+    best = np.arange(len(chosen))
+    if depth < len(chosen):
+        best = np.argpartition(-scores, depth - 1)[:depth]
+    return np.asarray(chosen[best[np.argsort(-scores[best])]])
+
+
+def _split(slots: Slots, depths: Sequence[int]) -> list[Slots]:
+    """Slots, the best first, at rising depths."""
+    return np.split(slots, depths[:-1])
 
 
 def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float64]:
@@ -121,6 +148,6 @@ def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float64
     wide = query.astype(np.float64)
     parts = [
         np.einsum("nd,d->n", as_float32(block).astype(np.float64), wide)
-        for block in blocks(rows, slots, size=256)  # stays in the cache
+        for block in blocks(rows, slots, size=32)  # stays in the cache, and in malloc's arena
     ]
     return np.concatenate([np.empty(0), *parts]).astype(np.float32).astype(np.float64)

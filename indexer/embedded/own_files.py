@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capsearch.encoders import atomic
 from capsearch.engine.errors import NotAnIndex
-from capsearch.indexer.embedded.arrays import ARRAY_TYPES, CODES, SUFFIXES
+from capsearch.indexer.embedded.arrays import ARRAY_TYPES, CODES, IMAGES, SUFFIXES
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 
 CATALOG, LOCK, MANIFEST = "catalog.sqlite", "writer.lock", "manifest.json"
@@ -35,9 +35,13 @@ def require_own_folder(folder: Path) -> None:
 
 
 def remove_unreferenced(folder: Path, catalog: SqliteCatalog) -> None:
-    """Deletes old generations of vector files, their codes, and temporary files of a killed
+    """Deletes old generations of vector files, their caches, and temporary files of a killed
     writer; nothing that this index did not write."""
-    current = {path.name for array in catalog.arrays() for path in (array.path, array.codes_path)}
+    current = {
+        path.name
+        for array in catalog.arrays()
+        for path in (array.path, array.codes_path, array.images_path)
+    }
     latest = {name: catalog.last_generation(name) for name in ARRAY_TYPES}
     for path in _own(folder, latest):
         if path.name not in current:
@@ -57,5 +61,10 @@ def _is_vector_file(file_name: str, latest: dict[str, int]) -> bool:
     match = _VECTOR_FILE.fullmatch(file_name)
     if match is None or match["name"] not in latest:
         return False
-    suffixes = (SUFFIXES[ARRAY_TYPES[match["name"]]], CODES, ".faiss")  # .faiss: older versions
+    suffixes = (
+        SUFFIXES[ARRAY_TYPES[match["name"]]],
+        CODES,
+        IMAGES,
+        ".faiss",
+    )  # older versions: .faiss
     return match["suffix"] in suffixes and int(match["generation"]) <= latest[match["name"]] + 1

@@ -11,15 +11,17 @@ import numpy as np
 from capsearch.engine.evidence import ABSENT, Evidence, Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Source, Vectors
+from capsearch.engine.settling import DEEPER
 from capsearch.indexer.embedded.arrays import Rows, Slots
-from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays, within
-from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays
+from capsearch.indexer.embedded.catalog import SqliteCatalog, within
 from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
 from capsearch.indexer.embedded.threads import Threads
 
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
 _DEEP = 25_600  # candidates; if less than a page of these pass a filter, few do
-_OVERSAMPLING = 2  # rows found for each that is needed: codes miss some of the last
+_OVERSAMPLING = 1.5  # rows found for each that is needed: codes miss some of the last
+_NONE, _UNSCORED = np.empty(0, np.int64), np.empty(0)
 _threads = Threads(4)
 
 
@@ -50,21 +52,40 @@ class BestRows:
     rows: Rows
     nearest: Nearest
     few: Slots | None
-    _slots: Slots = field(default_factory=lambda: np.empty(0, np.int64))
-    _scores: Floats = field(default_factory=lambda: np.empty(0))
+    _slots: Slots = field(default_factory=_NONE.copy)
+    _scores: Floats = field(default_factory=_UNSCORED.copy)
+    _next: Slots | None = None  # what the next step adds: not scored yet
+    _reached: int = 0  # with these
 
     def find(self, depth: int) -> BestRows:
         """Finds `depth` rows."""
-        more = _OVERSAMPLING * depth
-        if len(self._slots) < min(more, self._every):
-            if self.few is None:
-                found = self.nearest.top(self.query, more)
-            else:
-                found = best_of(self.query, self.rows, self.few, more)
-            scores = exact_scores(self.query, self.rows, found)
-            order = np.lexsort((found, -scores))
-            self._slots, self._scores = found[order], scores[order]
+        more = int(_OVERSAMPLING * depth)
+        if len(self._slots) >= min(more, self._every):
+            return self
+        if self.few is not None:
+            self._put(best_of(self.query, self.rows, self.few, more))
+        elif self._next is not None and more <= self._reached:
+            self._put(self._next, self._slots, self._scores)
+            self._next = None
+        else:
+            self._search(more)
         return self
+
+    def _search(self, depth: int) -> None:
+        """Finds so many rows, and at first those of the next step too: no second scan for them."""
+        first = not len(self._slots)
+        depths = [depth, depth * DEEPER] if first else [depth]
+        found, *others = self.nearest.steps(self.query, depths)
+        self._put(found)
+        if others:
+            self._next, self._reached = others[0], depths[1]
+
+    def _put(self, found: Slots, slots: Slots = _NONE, scores: Floats = _UNSCORED) -> None:
+        """What was found takes its place among scored slots."""
+        slots = np.append(slots, found)
+        scores = np.append(scores, exact_scores(self.query, self.rows, found))
+        order = np.lexsort((slots, -scores))
+        self._slots, self._scores = slots[order], scores[order]
 
     def first(self, depth: int) -> tuple[Slots, Floats]:
         """The best `depth` that were found, and their scores."""
@@ -93,7 +114,6 @@ class Candidates:
     allowed: Allowed
     _images: BestRows | None = None
     _captions: BestRows | None = None
-    _image_of: dict[int, int] = field(default_factory=dict)  # slots: of a caption, of its image
 
     def pool(self, depth: int) -> Pool:
         """The best `depth` rows by every source of the fusion, and documents with rare words."""
@@ -108,49 +128,58 @@ class Candidates:
             return Pool(np.arange(len(self.arrays.images)), {})
         by_image, by_caption = self._find(depth)
         try:
-            worded, (tagged, surest) = self._with_words(), self.matches.tags.top(depth)
+            known, surest = self._known(depth)
         finally:  # nothing goes on after a search that failed
             wait([one for one in (by_image, by_caption) if one is not None])
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
-        parts = [_among(one, self.allowed.few) for one in (worded, tagged)]
+        parts = [slots for slots, _ in known.values()]
         if by_image is not None:
             found = by_image.result()
             parts.append(found.first(depth)[0])
             highest["image"] = found.outside(depth)
-        captioned, scores = np.empty(0, np.int64), np.empty(0)
         if by_caption is not None:
             found, offset = by_caption.result(), _most_offset(self.query)
             captioned, scores = self._captioned(*found.first(depth * _CAPTIONS_PER_IMAGE))
             parts.append(captioned)
-            scores = scores + offset
+            # Captions that were not found score less than those that were, but for what codes miss.
+            known["caption"] = known["generated"] = captioned, scores + offset
             least = found.outside(depth * _CAPTIONS_PER_IMAGE)
             highest["caption"] = highest["generated"] = least + offset
+            if not self.arrays.caption_images.by_people(self.catalog):
+                highest["caption"] = np.nan
+                del known["caption"]
         slots = np.unique(np.concatenate(parts))
-        sure = {"words": worded, "generated_words": worded, "tag": tagged}
-        return Pool(slots, highest, self._most(slots, highest, sure, captioned, scores))
+        return Pool(slots, highest, self._most(slots, highest, known))
+
+    def _known(self, depth: int) -> tuple[dict[Source, tuple[Slots, Floats]], float]:
+        """Documents with rare words and with the surest tags, and the most that each has by these
+        sources; the most that any other has by its tags."""
+        worded, (tagged, shares, surest) = self.matches.worded(), self.matches.tags.top(depth)
+        found: dict[Source, tuple[Slots, Floats]] = {"tag": (tagged, shares)}
+        found["words"] = worded, self.matches.coverage(self.matches.words, worded)
+        found["generated_words"] = worded, self.matches.coverage(self.matches.generated, worded)
+        if (few := self.allowed.few) is not None:
+            inside = {source: np.isin(slots, few) for source, (slots, _) in found.items()}
+            found = {
+                source: (slots[inside[source]], most[inside[source]])
+                for source, (slots, most) in found.items()
+            }
+        return found, surest
 
     def _most(
         self,
         slots: Slots,
         highest: Mapping[Source, float],
-        sure: Mapping[str, Slots],
-        captioned: Slots,
-        scores: Floats,
+        known: Mapping[Source, tuple[Slots, Floats]],
     ) -> Evidence:
-        """What candidates can have: `highest`, or more where they were found by a source.
-
-        `sure` are those by words and tags, `captioned` those of captions with such `scores`.
-        """
+        """What candidates can have: what is `known` of those that a source found, or `highest`."""
         most: dict[str, Floats] = {one: np.full(len(slots), at) for one, at in highest.items()}
-        for source, found in sure.items():
-            most[source][np.isin(slots, found)] = 1.0
+        for source, (found, values) in known.items():
+            at = np.searchsorted(slots, found)
+            most[source][at] = -np.inf
+            np.maximum.at(most[source], at, values)  # an image may be found by several captions
         if self.query.image is not None:
             most["image"] = exact_scores(self.query.image, self.arrays.images, slots)
-        at = np.searchsorted(slots, captioned)
-        for source in ("caption", "generated"):
-            # Captions that were not found score less than those that were, but for what codes miss.
-            most[source][at] = -np.inf
-            np.maximum.at(most[source], at, scores)
         return Evidence.of(len(slots), **most)
 
     def _find(self, depth: int) -> tuple[Future[BestRows] | None, Future[BestRows] | None]:
@@ -171,8 +200,8 @@ class Candidates:
 
     def _blind(self, depth: int) -> Pool:
         """By words and tags alone: vectors of zeros score every document alike."""
-        tagged, surest = self.matches.tags.top(depth)
-        slots = _among(np.union1d(self._with_words(), tagged), self.allowed.few)
+        known, surest = self._known(depth)
+        slots = np.unique(np.concatenate([slots for slots, _ in known.values()]))
         if not surest:
             return Pool(slots, {})
         highest: dict[Source, float] = {**ABSENT, "tag": surest}
@@ -182,24 +211,9 @@ class Candidates:
             highest["caption"] = highest["generated"] = _most_offset(self.query)
         return Pool(slots, highest)
 
-    def _with_words(self) -> Slots:
-        numbers = sorted({*self.matches.words.weights, *self.matches.generated.weights})
-        if not numbers:
-            return np.empty(0, np.int64)
-        sql = "SELECT slot FROM images i WHERE slot IS NOT NULL AND "
-        return self._slots(sql + within("number", numbers))
-
     def _captioned(self, captions: Slots, scores: Floats) -> tuple[Slots, Floats]:
         """The image of each caption that has one, and the caption's score."""
-        known = self._image_of
-        if new := [slot for slot in captions.tolist() if slot not in known]:
-            sql = (
-                "SELECT c.slot, i.slot FROM captions c CROSS JOIN images i ON i.id = c.image_id "
-                "WHERE i.slot IS NOT NULL AND "
-            )
-            known.update(dict.fromkeys(new, -1))
-            known.update(self.catalog.rows(sql + within("c.slot", new)))
-        images = np.array([known[slot] for slot in captions.tolist()], np.int64)
+        images = self.arrays.caption_images.of(self.catalog, captions)
         return images[images >= 0], scores[images >= 0]
 
     def _captions_of(self, images: Slots) -> Slots:
@@ -217,7 +231,3 @@ class Candidates:
 def _most_offset(query: EncodedQuery) -> float:
     """What the language of a caption adds to its score, at most."""
     return max([0.0, *query.caption_offsets.values()])
-
-
-def _among(slots: Slots, few: Slots | None) -> Slots:
-    return slots if few is None else np.intersect1d(slots, few)

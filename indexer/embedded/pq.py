@@ -95,12 +95,15 @@ class Codes:
         """So many more rows than at first want codes that it is better to train again."""
         return lists_for(rows) >= _OUTGROWN_BY * self.shape.lists
 
-    def top(self, query: Vectors, depth: int) -> Slots:
-        """About the `depth` best rows."""
-        if depth >= self.rows:
-            return np.arange(self.rows)
+    def top(self, query: Vectors, depth: int, needed: int | None = None) -> Slots:
+        """About the `depth` best rows, the best first.
+
+        If only some are `needed`, no more lists are scanned than these need.
+        """
         row = _padded(query[None].astype(np.float32), self.shape)
-        deep = depth * _PROBED_DEPTH > self.rows  # the lists next to the query may hold too few
+        depth = min(depth, self.rows)
+        # The lists next to the query may hold too few.
+        deep = min(needed or depth, depth) * _PROBED_DEPTH > self.rows
         probes = self.shape.lists if deep else self.probes
         chosen = faiss().SearchParametersIVF(nprobe=probes)
         _, found = _one_thread(lambda: self.index.search(row, depth, params=chosen))

@@ -124,6 +124,8 @@ class _Stored:
         lists, offsets = faiss().OnDiskInvertedLists(), self.offsets()
         lists.nlist, lists.code_size = self.shape.lists, self.shape.code_bytes
         lists.filename, lists.read_only, lists.totsize = str(path), True, offsets[-1]
+        # By default FAISS reads every list once more, in up to 32 threads, before each search.
+        lists.prefetch_nthread = 0
         for size, offset in zip(self.sizes, offsets, strict=False):
             one = faiss().OnDiskOneList()
             # Row numbers are expected behind as many codes as the list could hold.

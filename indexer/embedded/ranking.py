@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +20,19 @@ from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Caption, Vectors
 from capsearch.engine.settling import Ranked, merge, rank, settle
 from capsearch.indexer.embedded.arrays import Slots
-from capsearch.indexer.embedded.candidates import (
-    HAS_FILE,
-    Allowed,
-    Matches,
-    OpenArrays,
-    within,
-)
-from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.candidates import HAS_FILE, Allowed, Matches, OpenArrays
+from capsearch.indexer.embedded.catalog import SqliteCatalog, within
 from capsearch.indexer.embedded.nearest import exact_scores
 from capsearch.indexer.embedded.pool import Candidates, Pool
 
-MIN_DEPTH = 300  # images, and twice as many captions; docs/scale.md has their recall
-_DEEPER = 4  # times as many candidates in the next step
+MIN_DEPTH = 600  # images, and twice as many captions; docs/scale.md has their recall
 _FIRST_PART = 64  # candidates that are scored first
-_IMAGES = f"SELECT id, slot, {{}} FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
 _IS_GENERATED = f"c.source GLOB '{GENERATED}*'"
-_CAPTIONS = (
-    f"SELECT c.slot, i.slot, c.language, {_IS_GENERATED} FROM images i "
-    "CROSS JOIN captions c ON c.image_id = i.id WHERE c.slot IS NOT NULL AND {}"
+_IMAGES = f"SELECT i.id, i.slot FROM images i WHERE {{}} AND {HAS_FILE} AND {{}}"
+_WITH_CAPTIONS = (
+    f"SELECT i.id, i.slot, c.slot, c.language, {_IS_GENERATED} FROM images i "
+    "LEFT JOIN captions c ON c.image_id = i.id AND c.slot IS NOT NULL "
+    f"WHERE {{}} AND {HAS_FILE} AND {{}}"
 )
 _CAPTION_TEXTS = (
     "SELECT slot, text, language, source, {} FROM captions c WHERE {} "
@@ -100,10 +95,10 @@ class Search:
                 ranked = merge(ranked, better)
                 yield settling.Pool(ranked, max(bound, others))
                 # Where a part settles nothing, a deeper step settles more than the next part.
-                if len(unknown) >= _FIRST_PART and not any(one.score > bound for one in better):
+                if len(unknown) >= 2 * _FIRST_PART and not any(one.score > bound for one in better):
                     return
 
-        return settle(self.query, stop, MIN_DEPTH, deeper, _DEEPER)
+        return settle(self.query, stop, MIN_DEPTH, deeper)
 
     def _promising(self, pool: Pool) -> Iterator[tuple[Slots, float]]:
         """Candidates by what they can score at most, in growing parts; the most of all others.
@@ -115,53 +110,53 @@ class Search:
             return
         bounds = self.query.fusion.bounds(pool.most)
         order = np.argsort(-bounds, kind="stable")
-        start, size = 0, _FIRST_PART
+        start, stop = 0, _FIRST_PART
         while start < len(order):
-            stop = start + size
             others = float(bounds[order[stop]]) if stop < len(order) else -np.inf
             yield pool.slots[order[start:stop]], others
-            start, size = stop, 2 * size
+            start, stop = stop, 2 * stop
 
     def scored(self, slots: Slots) -> _Scored:
         """The exact evidence of candidates that pass the filters, in the order of their ids."""
-        number = "number" if self.catalog.has_words() else "NULL"
         condition, operands = self.allowed.condition
-        sql = _IMAGES.format(number, within("i.slot", slots.tolist()), condition)
-        found = sorted(self.catalog.rows(sql, operands))
-        chosen = [slot for _, slot, _ in found]
-        matches = {"words": self.matches.words, "generated_words": self.matches.generated}
+        sql = _IMAGES if self.query.caption is None else _WITH_CAPTIONS
+        sql = sql.format(within("i.slot", slots.tolist()), condition)
+        rows = sorted(self.catalog.rows(sql, operands))
+        found: dict[str, int] = {row[0]: row[1] for row in rows}
+        chosen = [*found.values()]
         values: dict[str, Floats] = {
-            source: np.array([one.coverage(number) for _, _, number in found], float)
-            for source, one in matches.items()
+            "words": self.matches.coverage(self.matches.words, chosen),
+            "generated_words": self.matches.coverage(self.matches.generated, chosen),
+            "tag": self.matches.tags.scores([*found]),
         }
-        values["tag"] = self.matches.tags.scores(chosen)
         captions = None
         if self.query.image is not None:
-            rows = np.array(chosen, np.int64)
-            values["image"] = exact_scores(self.query.image, self.arrays.images, rows)
+            images = np.array(chosen, np.int64)
+            values["image"] = exact_scores(self.query.image, self.arrays.images, images)
         if self.query.caption is not None:
-            captions = self._captions(self.query.caption, chosen)
+            captions = self._captions(self.query.caption, chosen, rows)
             for name, written in (
                 ("caption", ~captions.generated),
                 ("generated", captions.generated),
             ):
                 values[name] = captions.best(len(chosen), written)
-        ids = [image_id for image_id, _, _ in found]
-        return _Scored(Evidence.of(len(found), **values), ids, chosen, captions)
+        return _Scored(Evidence.of(len(found), **values), [*found], chosen, captions)
 
-    def _captions(self, query: Vectors, images: Sequence[int]) -> _Captions:
-        """The captions of images, which are sorted by slot."""
-        found = self.catalog.rows(_CAPTIONS.format(within("i.slot", images)))
+    def _captions(
+        self, query: Vectors, images: Sequence[int], rows: Sequence[Sequence[Any]]
+    ) -> _Captions:
+        """The captions in rows of _WITH_CAPTIONS, of such images."""
         row_of = {slot: row for row, slot in enumerate(images)}
-        slots = np.array([row[0] for row in found], np.int64)
+        found = [row[1:] for row in rows if row[2] is not None]
+        slots = np.array([caption for _, caption, _, _ in found], np.int64)
         offsets = self.query.caption_offsets
         scores = exact_scores(query, self.arrays.captions, slots)
         scores += [offsets.get(language, 0.0) for _, _, language, _ in found]
         return _Captions(
             slots,
-            np.array([row_of[row[1]] for row in found], np.int64),
+            np.array([row_of[image] for image, _, _, _ in found], np.int64),
             scores,
-            np.array([row[3] for row in found], bool),
+            np.array([generated for _, _, _, generated in found], bool),
         )
 
     def page(self, ranked: Sequence[Ranked[int]]) -> tuple[Found, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsearch.indexer.embedded.arrays import CODES
+from capsearch.indexer.embedded.arrays import CODES, IMAGES
 from capsearch.indexer.embedded.catalog import SqliteCatalog
 from capsearch.indexer.embedded.manifest import Identity
 from capsearch.indexer.embedded.past_files import PastFiles
@@ -100,7 +100,7 @@ def _sizes(path: Path) -> dict[str, int]:
 
 def _part(file: Path) -> str:
     """The entry of _PARTS for a file such as thumbnails/..., catalog.sqlite-wal, vectors-1.f32."""
-    if file.suffix == CODES:
+    if file.suffix in (CODES, IMAGES):
         return "cache"
     first = file.parts[0].split("-")[0].removesuffix(".sqlite")
     return first if first in _PARTS else "cache"

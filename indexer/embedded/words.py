@@ -31,9 +31,10 @@ class WordMatches:
     weights: Mapping[int, float]
     total: float  # of all words of the query
 
-    def coverage(self, number: int) -> float:
+    def coverage(self, number: int | None) -> float:
         """The share of the query's words that a document has, by weight, from 0 to 1."""
-        return self.weights.get(number, 0.0) / self.total if self.total else 0.0
+        found = 0.0 if number is None else self.weights.get(number, 0.0)
+        return found / self.total if found else 0.0
 
 
 class WordCounts:

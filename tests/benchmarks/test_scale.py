@@ -51,6 +51,22 @@ def test_searches_find_the_exact_ten_best(folder, monkeypatch):
     assert searched.open_s > 0 and searched.peak_mb > 10
 
 
+def test_a_described_collection_has_generated_captions_and_tags_of_what_queries_name(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(scale_collection, "user_cache_path", lambda _: tmp_path)
+    model = models.load(None)
+    made = scale_collection.ensure(model, 300, print, described=True)
+    with Collection.open(made) as collection:
+        [document] = collection.backend.newest(Filters(), 1)
+        tags = [one for one in document.tags if one.generated]
+        assert len(document.captions) == 3 and all(one.generated for one in document.captions)
+        assert len(tags) == 8 and all(one.concept and 0 < one.confidence < 1 for one in tags)
+        assert len(collection.backend.newest(Filters(tags=("cat",)), 300)) > 3
+    times = scale_steps.clm(made, None, 2)
+    assert len(times.wall) == len(times.cpu) == 2
+
+
 def test_added_images_are_taken_out_again(folder):
     assert scale_steps.add(folder, None) > 0
     with Collection.open(folder) as collection:

@@ -14,7 +14,7 @@ from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import candidates, nearest, pool, ranking
+from capsearch.indexer.embedded import candidates, caption_images, nearest, pool, ranking
 from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -50,6 +50,18 @@ class TestStepByStep(TestEmbedded):
         monkeypatch.setattr(ranking, "_FIRST_PART", 1)
         monkeypatch.setattr(candidates, "_SCORED", 0)
         monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
+
+
+class TestWithCachedImagesOfCaptions(TestStepByStep):
+    """Which image a caption belongs to is not looked up."""
+
+    def build(self, documents, vectors, captions):
+        backend = super().build(documents, vectors, captions)
+        with pytest.MonkeyPatch.context() as large:
+            large.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 0))
+            caption_images.refresh(backend.catalog)
+        assert backend.catalog.array("captions").images_path.exists() == bool(captions)
+        return backend
 
 
 class TestManyPassTheFilters(TestStepByStep):
@@ -168,10 +180,11 @@ def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, mo
     vectors = {one: np.array([1 - n / 64, 0, 0], np.float32) for n, one in enumerate(names)}
 
     class Forgetful(nearest.ExactSearch):
-        """Misses the second best row unless asked for many."""
+        """Finds the second best row in the second step."""
 
-        def top(self, query, depth):
-            return np.array([n for n in super().top(query, depth) if n != 1 or depth > 40])
+        def steps(self, query, depths):
+            first, *others = super().steps(query, depths)
+            return [first[first != 1], *(np.append(one, [1]) for one in others)]
 
     monkeypatch.setattr(ranking, "MIN_DEPTH", 8)
     monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))

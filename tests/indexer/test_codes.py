@@ -167,6 +167,12 @@ def test_any_width_is_padded_to_whole_parts(width):
     assert len(nearest.coded(rows).top(rows[0], 25)) == 25
 
 
+def test_lists_are_read_by_the_search_alone(array):
+    codes.refresh(array)
+    index = codes.open_search(array).codes.index  # owns its lists
+    assert nearest.faiss().downcast_InvertedLists(index.invlists).prefetch_nthread == 0
+
+
 def test_opening_leaves_the_number_of_threads_as_it_is(array):
     import faiss
 

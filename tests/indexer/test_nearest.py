@@ -67,6 +67,26 @@ def test_rows_without_a_code_take_part(unit_rows):
     assert 100 <= len(search.top(unit_rows[0], 100)) <= 200
 
 
+@pytest.mark.parametrize("coded_rows", [0, 3000, 2900])  # exact; all rows with a code; not all
+def test_what_is_found_ahead_is_what_the_next_step_would_add(unit_rows, coded_rows):
+    rows, query = unit_rows[:3000], unit_rows[5]
+    search = CodeSearch(rows, coded(rows[:coded_rows])) if coded_rows else ExactSearch(rows)
+    first, ahead = search.steps(query, [50, 200])
+    assert len(first) == len(search.top(query, 50)) and 5 in first
+    assert {*first, *ahead} == set(search.top(query, 200)) and not {*first} & {*ahead}
+
+
+def test_what_is_found_ahead_scans_no_more_lists(unit_rows, monkeypatch):
+    monkeypatch.setattr(pq, "_LISTED_ROWS", 100)
+    monkeypatch.setattr(pq, "_ROWS_PER_LIST", 60)
+    monkeypatch.setattr(pq, "_MIN_PROBES", 1)
+    monkeypatch.setattr(pq, "_PROBED_DEPTH", 20)
+    search = CodeSearch(unit_rows[:3000], coded(unit_rows[:3000]))
+    first, ahead = search.steps(unit_rows[0], [100, 2900])
+    assert len(first) == 100 and len(ahead) < 2000  # a quarter of the lists hold about 750
+    assert len(search.top(unit_rows[0], 2900)) == 2900
+
+
 def test_with_lists_more_rows_can_be_asked_for_than_the_nearest_lists_hold(unit_rows, monkeypatch):
     monkeypatch.setattr(pq, "_LISTED_ROWS", 100)
     monkeypatch.setattr(pq, "_ROWS_PER_LIST", 60)
@@ -114,6 +134,16 @@ def test_with_gpus_large_files_are_searched_there(unit_rows, monkeypatch):
     assert set(search.top(unit_rows[0], 10).tolist()) == best(unit_rows, unit_rows[0], 10)
     monkeypatch.setattr(search._index, "search", lambda *_: pytest.fail("too deep for a GPU"))
     assert len(search.top(unit_rows[0], GpuSearch.MAX_DEPTH + 1)) == GpuSearch.MAX_DEPTH + 1
+
+
+def test_a_gpu_finds_no_more_ahead_than_one_search_can(unit_rows):
+    search = GpuSearch.__new__(GpuSearch)
+    search._rows, asked = unit_rows, []
+    search.top = lambda query, depth: asked.append(depth) or np.arange(depth)
+    assert [len(one) for one in search.steps(unit_rows[0], [500, 2000])] == [500, 1500]
+    assert [len(one) for one in search.steps(unit_rows[0], [1200, 4800])] == [1200]
+    assert [len(one) for one in search.steps(unit_rows[0], [3000])] == [3000]
+    assert asked == [2000, 1200, 3000]
 
 
 def test_a_score_does_not_depend_on_the_rows_around_it(unit_rows):

@@ -1,0 +1,234 @@
+"""The cached images of captions: what it knows, what is looked up, and what changes leave right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from backend_contract import X, document, generated, said
+from embedded_toys import collection_of
+
+from capsearch.engine.fusion import SingleSource
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Filters
+from capsearch.indexer.embedded import caption_images, maintenance, nearest, ranking
+from capsearch.indexer.embedded.caption_images import CaptionImages
+from capsearch.indexer.embedded.catalog import SqliteCatalog
+from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+
+NAMES = [f"i{n:02}" for n in range(20)]
+CAPTIONS = [(one, said(f"{one} {n}"), X) for one in NAMES for n in range(2)]
+EXPECTED = [at // 2 for at in range(40)]  # the image of each caption
+
+
+@pytest.fixture(autouse=True)
+def _many(monkeypatch):
+    """Every file is large, and any caption is enough to write the cache again."""
+    monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 2))
+    monkeypatch.setattr(caption_images, "_LACKING", 0)
+    monkeypatch.setattr(caption_images, "_BLOCK", 7)
+
+
+@pytest.fixture
+def collection(tmp_path):
+    documents = [document(one) for one in NAMES]
+    with collection_of(tmp_path / "index", documents, dict.fromkeys(NAMES, X), CAPTIONS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """Statements that were executed."""
+    statements: list[str] = []
+    rows = SqliteCatalog.rows
+    monkeypatch.setattr(
+        SqliteCatalog,
+        "rows",
+        lambda self, sql, values=(): statements.append(sql) or rows(self, sql, values),
+    )
+    return statements
+
+
+def opened(collection) -> CaptionImages:
+    return CaptionImages.open(
+        collection.catalog.array("captions"), collection.catalog.array("vectors")
+    )
+
+
+def images_of(collection, captions=range(40)) -> list[int]:
+    return opened(collection).of(collection.catalog, np.array(captions, np.int64)).tolist()
+
+
+def path_of(collection):
+    return collection.catalog.array("captions").images_path
+
+
+def execute(collection, sql: str) -> None:
+    with CatalogWriter(collection.catalog).transaction():
+        collection.catalog.connection.execute(sql)
+
+
+def add_captions(collection, count: int) -> None:
+    """To the first image, in the next rows."""
+    writer = CatalogWriter(collection.catalog)
+    array = collection.catalog.array("captions")
+    with writer.transaction():
+        writer.set_array(array.appended(np.zeros((count, array.width), np.float16)))
+        for at in range(count):
+            writer._put_caption(NAMES[0], "", said(f"new {array.rows + at}"))
+            [(number,)] = collection.catalog.rows("SELECT max(id) FROM captions")
+            writer.set_caption_slots([(number, array.rows + at)])
+
+
+def test_the_end_of_a_run_writes_the_image_of_each_caption(collection, asked):
+    collection.finish()
+    assert path_of(collection).name == "captions-1.images"
+    cached = opened(collection)
+    asked.clear()
+    assert cached.of(collection.catalog, np.arange(40)).tolist() == EXPECTED
+    assert not asked
+
+
+def test_without_a_cache_images_are_looked_up(collection):
+    assert images_of(collection) == EXPECTED and not path_of(collection).exists()
+
+
+def test_captions_added_since_are_looked_up_and_join_the_file(collection, asked):
+    caption_images.refresh(collection.catalog)
+    add_captions(collection, 3)
+    assert images_of(collection, range(43)) == [*EXPECTED, 0, 0, 0]
+    asked.clear()
+    caption_images.refresh(collection.catalog)
+    assert [one for one in asked if "BETWEEN" in one and "BETWEEN 40 AND 42" not in one] == []
+    assert len(opened(collection).known) == 43
+    assert images_of(collection, range(43)) == [*EXPECTED, 0, 0, 0]
+
+
+def test_few_captions_added_since_leave_the_file_as_it_is(collection, monkeypatch):
+    caption_images.refresh(collection.catalog)
+    monkeypatch.setattr(caption_images, "_LACKING", 3)
+    written = path_of(collection).read_bytes()
+    add_captions(collection, 3)
+    caption_images.refresh(collection.catalog)
+    assert path_of(collection).read_bytes() == written
+
+
+def test_captions_deleted_before_belong_to_no_image(collection, asked):
+    execute(collection, "DELETE FROM captions WHERE slot IN (4, 5)")
+    caption_images.refresh(collection.catalog)
+    cached = opened(collection)
+    asked.clear()
+    assert cached.of(collection.catalog, np.array([3, 4, 5, 6])).tolist() == [1, -2, -2, 3]
+    assert not asked
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM captions WHERE slot IN (4, 5)",
+                                    "DELETE FROM images WHERE slot = 2"])  # fmt: skip
+def test_what_was_deleted_since_is_not_found(collection, monkeypatch, change):
+    monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+    collection.finish()
+    execute(collection, change)
+    query = EncodedQuery(SingleSource("caption"), caption=X)
+    found = [
+        one.document.record.id
+        for offset in range(0, 20, 5)
+        for one in collection.backend.search(query, Filters(), 5, offset)
+    ]
+    assert found == [one for one in NAMES if one != "i02"]
+
+
+def test_an_image_that_has_a_vector_only_later_is_looked_up(collection):
+    execute(collection, "UPDATE images SET slot = NULL WHERE id = 'i07'")
+    caption_images.refresh(collection.catalog)
+    assert images_of(collection, [13, 14]) == [6, -2]
+    execute(collection, "UPDATE images SET slot = 7 WHERE id = 'i07'")
+    assert images_of(collection, [13, 14]) == [6, 7]
+
+
+def test_the_cache_of_other_image_vectors_is_made_anew(collection):
+    caption_images.refresh(collection.catalog)
+    execute(collection, "DELETE FROM images WHERE slot < 10")
+    slots = maintenance.used_slots(collection.catalog, "images")
+    maintenance._drop_unused(collection, "images", ("vectors",), slots)
+    assert collection.catalog.array("vectors").generation == 2
+    for _ in range(2):
+        assert images_of(collection) == [-2] * 20 + EXPECTED[:20]
+        collection.finish()
+    assert len(opened(collection).known) == 40
+
+
+def test_whether_people_wrote_any_caption_is_known_of_those_in_the_file_and_later_ones(
+    tmp_path, monkeypatch
+):
+    captions = [(one, generated(f"{one} {n}"), X) for one in NAMES for n in range(2)]
+    path, documents = tmp_path / "index", [document(one) for one in NAMES]
+    with collection_of(path, documents, dict.fromkeys(NAMES, X), captions) as models:
+        assert opened(models).by_people(models.catalog)  # without a cache, they may have
+        caption_images.refresh(models.catalog)
+        assert not opened(models).by_people(models.catalog)
+        add_captions(models, 2)
+        assert opened(models).by_people(models.catalog)  # too many to look up
+        monkeypatch.setattr(caption_images, "_LACKING", 2)
+        assert opened(models).by_people(models.catalog)
+        execute(models, "UPDATE captions SET source = 'model:m' WHERE slot >= 40")
+        assert not opened(models).by_people(models.catalog)
+
+
+def test_where_people_wrote_one_caption_they_wrote_some(collection):
+    execute(collection, "UPDATE captions SET source = 'model:m' WHERE slot != 17")
+    caption_images.refresh(collection.catalog)
+    assert opened(collection).by_people(collection.catalog)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 128, 131, -1, -4])
+def test_a_file_that_is_cut_off_is_not_used(collection, keep):
+    caption_images.refresh(collection.catalog)
+    path_of(collection).write_bytes(path_of(collection).read_bytes()[:keep])
+    assert not len(opened(collection).known)
+    assert images_of(collection) == EXPECTED
+
+
+@pytest.mark.parametrize("content", [b"something else", b"{}" * 200, b"\xff" * 288])
+def test_a_file_of_something_else_is_not_used(collection, content):
+    path_of(collection).write_bytes(content)
+    assert images_of(collection) == EXPECTED
+
+
+def test_damaged_entries_name_no_image_that_is_not_there(collection):
+    caption_images.refresh(collection.catalog)
+    content = path_of(collection).read_bytes()
+    damaged = np.array([20, 2**31 - 1, -7], "<i4").tobytes()
+    path_of(collection).write_bytes(content[:128] + damaged + content[140:])
+    assert images_of(collection) == EXPECTED
+
+
+def test_a_reader_of_an_earlier_state_does_not_use_the_later_file(collection):
+    earlier = collection.catalog.array("captions")
+    add_captions(collection, 3)
+    caption_images.refresh(collection.catalog)
+    assert not len(CaptionImages.open(earlier, collection.catalog.array("vectors")).known)
+
+
+def test_few_captions_need_no_cache(collection, monkeypatch):
+    caption_images.refresh(collection.catalog)
+    monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 40))
+    caption_images.refresh(collection.catalog)
+    assert not path_of(collection).exists()
+
+
+def test_an_index_without_captions_has_no_cache(tmp_path):
+    with collection_of(tmp_path / "empty", [document("a")], {"a": X}, ()) as empty:
+        caption_images.refresh(empty.catalog)
+        assert not path_of(empty).exists()
+        assert images_of(empty, []) == []
+
+
+def test_former_caches_are_removed(collection):
+    former = collection.path / "captions-9.images"
+    old = collection.path / "captions-1.images"
+    collection.finish()
+    execute(collection, "UPDATE arrays SET generation = 2 WHERE name = 'captions'")
+    maintenance.remove_old_files(collection)
+    assert not old.exists()
+    former.write_bytes(b"of nobody")  # no writer has begun that generation
+    maintenance.remove_old_files(collection)
+    assert former.exists()
