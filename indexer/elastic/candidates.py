@@ -47,11 +47,11 @@ class Listed:
     @classmethod
     def by_vector(cls, hits: Sequence[Hit], depth: int, total: float, offset: float) -> Listed:
         """Of a search that finds the best `depth` among more, of so many documents in all."""
-        scores = [requests.inner_product(hit["_score"]) + _ERROR + offset for hit in hits]
-        most = dict(zip(map(requests.id_of, hits), scores, strict=True))
+        most = {one: score + offset for one, score in _products(hits).items()}
         if len(hits) >= total:
             return cls(most)
-        return cls(most, sorted(scores)[-min(depth, len(scores))] if scores else np.inf)
+        scores = sorted(most.values())
+        return cls(most, scores[-min(depth, len(scores))] if scores else np.inf)
 
     @classmethod
     def by_words(cls, words: Words, hits: Sequence[Hit]) -> Listed:
@@ -74,9 +74,18 @@ class Listed:
         most = {one: sum(part.of(one) for part in parts) / len(parts) for one in found}
         return cls(most, sum(part.outside for part in parts) / len(parts))
 
+    def also(self, hits: Sequence[Hit]) -> Listed:
+        """With documents that another search has scored by the vector."""
+        return Listed({**_products(hits), **self.most}, self.outside)
+
     def of(self, image_id: str) -> float:
         """The most that a document can have."""
         return self.most.get(image_id, self.outside)
+
+
+def _products(hits: Sequence[Hit]) -> dict[str, float]:
+    """The most that the inner products of hits by their rows can be."""
+    return {requests.id_of(hit): requests.inner_product(hit["_score"]) + _ERROR for hit in hits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +133,7 @@ class Finder:
             for name, one in self.near.items()
         }
         if self.matches.documents:
-            found["words"] = requests.worded(self.matches, self.required)
+            found["words"] = requests.worded(self.matches, self.required, self.near.get("image"))
         for number, ids in enumerate(self.matches.concepts):
             found[f"tag {number}"] = requests.tagged(ids, self.required, depth)
         return found
@@ -135,9 +144,12 @@ class Finder:
         offset = max([0.0, *self.query.caption_offsets.values()])
         caption = self._by_vector("caption", hits, depth, totals.caption, offset)
         worded = hits.get("words", ())
+        image = self._by_vector("image", hits, depth, totals.image, 0.0)
+        if "image" in hits:
+            image = image.also(worded)
         tags = [found for name, found in hits.items() if name.startswith("tag ")]
         return {
-            "image": self._by_vector("image", hits, depth, totals.image, 0.0),
+            "image": image,
             "caption": caption,
             "generated": caption,
             "words": Listed.by_words(self.matches.words, worded),

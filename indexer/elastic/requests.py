@@ -62,9 +62,7 @@ def nearest(field: str, vector: Vectors, required: Sequence[Clause], depth: int)
         "num_candidates": depth,
         "filter": list(required),
     }
-    weights = {"query_weight": 0, "rescore_query_weight": 1}
-    rescored = {"rescore_query": _exactly(field, vector), **weights}
-    return {**_ids(depth), "knn": found, "rescore": {"window_size": depth, "query": rescored}}
+    return {**_ids(depth), "knn": found, "rescore": _exactly(field, vector, depth)}
 
 
 def for_graph(vector: Vectors) -> Vectors:
@@ -83,10 +81,18 @@ def inner_product(score: float) -> float:
     return score - 1 if score >= 1 else 1 - 1 / score
 
 
-def worded(matches: Matches, required: Sequence[Clause]) -> dict[str, Any]:
-    """A search for all documents with any searched word, and the names of the words they have."""
+def worded(
+    matches: Matches, required: Sequence[Clause], image: Vectors | None = None
+) -> dict[str, Any]:
+    """A search for all documents with any searched word, and the names of the words they have.
+
+    Their scores are those of `nearest` by an image vector, if there is one: hundreds may have a
+    word, and few of these look like the query.
+    """
+    size = matches.documents
     query = with_words(matches.fields, required, searched=True)
-    return {**_ids(matches.documents), "query": query}
+    rescored = {} if image is None else {"rescore": _exactly("vector", image, size)}
+    return {**_ids(size), "query": query, **rescored}
 
 
 def with_words(
@@ -161,13 +167,16 @@ def _ids(size: int) -> dict[str, Any]:
     }
 
 
-def _exactly(field: str, vector: Vectors) -> Clause:
-    """Documents by their inner product, of nested fields by the highest."""
+def _exactly(field: str, vector: Vectors, size: int) -> Clause:
+    """Scores the first `size` documents anew: by their inner product, the highest if nested."""
     script = {"source": _INNER_PRODUCT, "params": {"query": vector.tolist(), "field": field}}
     having = {"exists": {"field": field}}
     scored = {"script_score": {"query": having, "script": script}}
     path, _, _ = field.rpartition(".")
-    return {"nested": {"path": path, "score_mode": "max", "query": scored}} if path else scored
+    if path:
+        scored = {"nested": {"path": path, "score_mode": "max", "query": scored}}
+    weights = {"query_weight": 0, "rescore_query_weight": 1}
+    return {"window_size": size, "query": {"rescore_query": scored, **weights}}
 
 
 def _filters(filters: Filters) -> Iterator[Clause]:

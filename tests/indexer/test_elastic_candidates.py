@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backend_contract import CL, CM, X, Y, calibrated
+from backend_contract import CL, CM, ZERO, X, Y, calibrated
 
 from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights
 from capsearch.engine.query import EncodedQuery
@@ -112,12 +112,29 @@ def test_where_a_graph_reaches_nothing_anything_may_be_outside():
 
 
 def test_words_of_a_hit_are_known_and_others_have_those_that_nothing_was_searched_by():
-    backend = FakeBackend([hit("a", 1.5), hit("b", 1.5)], [hit("b", 0.0, "words:0")])
+    backend = FakeBackend([hit("a", 1.5), hit("b", 1.5)], [hit("b", 1.5, "words:0")])
     query = EncodedQuery(calibrated(), X, words=("okapi", "zoo"))
     bounds, outside = found(backend, query, 1, Matches(OKAPI))
     cm = 2 * (0.5 + ERROR) - 1
     assert bounds == pytest.approx({"a": cm + 5 * 0.25, "b": cm + 5 * 3 / 4})
     assert outside == pytest.approx(cm + 5 * 0.25)
+
+
+def test_what_was_found_by_words_has_its_own_score_by_the_image():
+    backend = FakeBackend([hit("a", 1.5), hit("b", 1.4)], [hit("c", 1.125, "words:0")])
+    query = EncodedQuery(calibrated(), X, words=("okapi", "zoo"))
+    bounds, outside = found(backend, query, 1, Matches(OKAPI))
+    assert bounds["c"] == pytest.approx(2 * (0.125 + ERROR) - 1 + 5 * 3 / 4)
+    assert outside == pytest.approx(2 * (0.5 + ERROR) - 1 + 5 * 0.25)  # as without words
+    assert backend.asked[-1]["rescore"]["window_size"] == 2
+
+
+def test_words_alone_are_not_scored_by_a_vector():
+    backend = FakeBackend([hit("c", 0.0, "words:0")], images=1)
+    query = EncodedQuery(calibrated(), ZERO, words=("okapi", "zoo"))
+    bounds, _ = found(backend, query, 1, Matches(OKAPI))
+    assert bounds == pytest.approx({"c": 0 - 1 + 5 * 3 / 4})
+    assert "rescore" not in backend.asked[-1]
 
 
 def test_tags_count_by_the_mean_of_what_is_named():

@@ -20,7 +20,7 @@ from capsearch.indexer.elastic.candidates import OVERSAMPLING
 from capsearch.indexer.elastic.client import Address, connect
 
 pytestmark = pytest.mark.elastic
-WIDTH, IMAGES = 64, 2000
+WIDTH, IMAGES, OKAPIS = 64, 2000, 90
 FUSIONS = {"cm": CM, "cl": CL, "clm": calibrated()}
 SEARCHED = {"cm": "vector", "cl": "captions.vector"}
 
@@ -48,7 +48,10 @@ def made():
     rng = np.random.default_rng(5)
     names = [f"i{n:04}" for n in range(IMAGES)]
     texts = {
-        one: [said(f"cat {one}"), *([generated(f"dog {one}")] * (n % 2))]
+        one: [
+            said(f"{'okapi' if n < OKAPIS else 'cat'} {one}"),
+            *([generated(f"dog {one}")] * (n % 2)),
+        ]
         for n, one in enumerate(names[::3])
     }
     captions = [(one, text) for one, known in texts.items() for text in known]
@@ -135,6 +138,20 @@ def test_rows_are_read_of_those_that_can_reach_the_page(both, mode):
         assert [one.score for one in found] == pytest.approx(
             [one.score for one in expected], abs=1e-6
         )
+
+
+def test_of_many_with_a_word_those_are_read_that_look_like_the_query(both):
+    plain, cluster = both
+    for vector in queries(5):
+        query = EncodedQuery(calibrated(), vector, words=("okapi",))
+        cluster.read = ()
+        found = cluster.search(query, Filters(), 10)
+        assert len(cluster.read) < OKAPIS
+        assert [one.contributions.words for one in found] == [1.0] * 10
+        expected = plain.search(query, Filters(), 10)
+        assert [one.document.record.id for one in found] == [
+            one.document.record.id for one in expected
+        ]
 
 
 def test_pages_follow_each_other_however_many_steps_they_take(both):
