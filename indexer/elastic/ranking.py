@@ -26,7 +26,7 @@ from capsearch.indexer.elastic.scoring import score
 if TYPE_CHECKING:
     from capsearch.indexer.elastic.backend import ElasticBackend
 
-MIN_DEPTH = 200  # candidates by each vector
+MIN_DEPTH = 100  # candidates by each vector: most queries need no more (docs/cluster.md)
 MAX_DEPTH = 5_000  # a graph finds 10,000 at most; beyond, all documents are compared
 FIRST_PART = 32  # candidates whose rows are read first
 
@@ -49,10 +49,11 @@ class Search:
         in_parts = settling.InParts[Hit | None](finder.find, self._score, FIRST_PART)
 
         def gather(depth: int) -> Iterator[settling.Pool[Hit | None]]:
-            if depth > MAX_DEPTH or (depth > MIN_DEPTH and not finder.near):
+            as_deep_before = depth // settling.DEEPER >= MAX_DEPTH
+            if as_deep_before or (depth > MIN_DEPTH and not finder.near):
                 yield settling.Pool(self._all(), -np.inf)
             else:
-                yield from in_parts(depth)
+                yield from in_parts(min(depth, MAX_DEPTH))
 
         return settle(self.query, stop, MIN_DEPTH, gather)
 

@@ -8,6 +8,7 @@ from backend_contract import CL, CM, ZERO, X, Y, calibrated
 
 from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights
 from capsearch.engine.query import EncodedQuery
+from capsearch.engine.settling import Candidates, Ranked
 from capsearch.indexer.elastic import matches, ranking, requests
 from capsearch.indexer.elastic.candidates import OVERSAMPLING, Finder, Listed
 from capsearch.indexer.elastic.mapping import MAX_RESULT_WINDOW
@@ -155,6 +156,21 @@ def test_no_tag_is_surer_than_sure():
 def test_answers_stay_within_what_elasticsearch_allows():
     assert OVERSAMPLING * ranking.MAX_DEPTH <= 10_000  # num_candidates
     assert 2 * matches.MAX_WORD_HITS <= MAX_RESULT_WINDOW
+
+
+def test_before_all_documents_are_compared_graphs_are_searched_as_deep_as_they_allow(monkeypatch):
+    depths = []
+
+    def find(_, depth: int) -> Candidates:
+        depths.append(depth)
+        return Candidates(np.array([], str), np.empty(0), np.inf)
+
+    monkeypatch.setattr(Finder, "find", find)
+    monkeypatch.setattr(ranking.Search, "_score", lambda *_: [])
+    monkeypatch.setattr(ranking.Search, "_all", lambda _: [Ranked(1.0, "a", None)])
+    search = ranking.Search(FakeBackend(), EncodedQuery(CM, X), NONE, [])
+    assert [one.image_id for one in search.ranked(10)] == ["a"]
+    assert depths == [100, 400, 1600, ranking.MAX_DEPTH]
 
 
 def test_a_query_is_shortened_for_the_graph_and_keeps_its_direction_but_for_what_is_cut_off():
