@@ -1,8 +1,9 @@
 """An embedded index beside its copy in a cluster: the same answers, and how fast.
 
-    python -m capsearch.benchmarks.cluster INDEX_FOLDER URL SENTENCES
+    python -m capsearch.benchmarks.cluster INDEX_FOLDER URL SENTENCES [MIN_SCORE]
 
-SENTENCES has one query a line. Both are asked in this process; encoding is not counted.
+SENTENCES has one query a line. Both are asked in this process; encoding is not counted. With a
+MIN_SCORE of 0 every query has a full page, also where nothing matches.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ class Agreement:
 
 
 def compare(
-    embedded: SearchEngine, cluster: SearchEngine, sentences: Sequence[str], mode: Mode
+    embedded: SearchEngine,
+    cluster: SearchEngine,
+    sentences: Sequence[str],
+    mode: Mode,
+    min_score: float | None = None,
 ) -> Agreement:
     """Asks both the same queries, one after the other."""
-    queries = [Query(text, mode=mode, limit=TOP) for text in sentences]
+    queries = [Query(text, mode=mode, limit=TOP, min_score=min_score) for text in sentences]
     for query in queries[:5]:  # warm-up
         embedded.search(query), cluster.search(query)
     answers = [(embedded.search(query), cluster.search(query)) for query in queries]
@@ -55,10 +60,10 @@ def compare(
 
 
 def latency(
-    engine: SearchEngine, sentences: Sequence[str], clients: int
+    engine: SearchEngine, sentences: Sequence[str], clients: int, min_score: float | None = None
 ) -> tuple[tuple[float, float], float]:
     """(p50, p95) of the search in ms with so many clients at once, and queries a second."""
-    queries = [Query(text, limit=TOP) for text in sentences]
+    queries = [Query(text, limit=TOP, min_score=min_score) for text in sentences]
     started = perf_counter()
     with ThreadPoolExecutor(clients) as pool:
         times = [one.timings_ms["search"] for one in pool.map(engine.search, queries)]
@@ -71,17 +76,18 @@ def percentiles(times: Sequence[float]) -> tuple[float, float]:
     return round(float(p50), 1), round(float(p95), 1)
 
 
-def main(index: str, url: str, file: str) -> None:
+def main(index: str, url: str, file: str, cut_off: str = "") -> None:
     """Prints what was measured, a line each."""
+    min_score = float(cut_off) if cut_off else None
     sentences = Path(file).read_text(encoding="utf-8").splitlines()
     with Collection.open(Path(index)) as mine, ElasticCollection.open(url) as theirs:
         embedded, cluster = mine.engine(), theirs.engine()
         print(f"{len(embedded.backend)} images, {mine.stats().captions} captions")
         for mode in MODES:
-            print(asdict(compare(embedded, cluster, sentences, mode)))
+            print(asdict(compare(embedded, cluster, sentences, mode, min_score)))
         for clients in CLIENTS:
             for name, engine in (("embedded", embedded), ("cluster", cluster)):
-                times, rate = latency(engine, sentences, clients)
+                times, rate = latency(engine, sentences, clients, min_score)
                 print(f"{name}, {clients} clients: p50, p95 {times} ms; {rate:.1f} queries/s")
 
 

@@ -102,4 +102,4 @@ class EncodedQuery:
     def blind(self) -> bool:
         """No phrase and no vector but zeros: a document without its words scores as any other."""
         vectors = [one for one in (self.image, self.caption) if one is not None]
-        return not (self.phrases or any(one.any() for one in vectors))
+        return not (self.phrases or self.named or any(one.any() for one in vectors))

@@ -22,7 +22,7 @@ from capsearch.indexer.embedded.manifest import Identity
 # 1 and 2 lacked concepts, probabilities or PIPELINE_FIELDS, 3 ENRICHED_FIELDS; 4 split words at ー
 SCHEMA = 5
 META = "capsearch"
-MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x ranking.MAX_DEPTH + 2 x matches.MAX_WORD_HITS
+MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x matches.MAX_WORD_HITS, or the newest documents
 WORDS, GENERATED_WORDS = "words", "generated_words"  # fields: what people and what models wrote
 IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW = "rows.image", "rows.captions", "rows.feature"
 WHOLE: Mapping[str, Any] = {"docvalue_fields": [IMAGE_ROW, CAPTION_ROWS, FEATURE_ROW]}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from capsearch.encoders import concepts
-from capsearch.engine.query import EncodedQuery
-from capsearch.engine.records import Filters
+from capsearch.engine.records import Filters, Vectors
 from capsearch.indexer.elastic.mapping import (
     CAPTION_ROWS,
     GENERATED_WORDS,
@@ -15,10 +17,15 @@ from capsearch.indexer.elastic.mapping import (
     SCHEMA,
     WORDS,
 )
-from capsearch.indexer.elastic.matches import Matches, Words, broadest
+from capsearch.indexer.elastic.matches import Hit, Matches, Words, broadest
 from capsearch.indexer.sources.unicode_names import spellings
 
 Clause: TypeAlias = dict[str, Any]
+_GRAPH_LENGTH = 0.3  # of a query, see for_graph: best of 1, .5, .3, .2, .13, .1 and .07
+# As Elasticsearch makes a score of an inner product: no score is negative.
+_INNER_PRODUCT = (
+    "double s = dotProduct(params.query, params.field); return s < 0 ? 1 / (1 - s) : s + 1"
+)
 MAX_CHOICES = 500  # tags or folders in one list; the rarest values are left out
 HAS_FILE: Clause = {"exists": {"field": "folders"}}
 SEARCHABLE: Clause = {"term": {"searchable": True}}
@@ -42,20 +49,50 @@ def conditions(filters: Filters, phrases: Sequence[Sequence[str]] = ()) -> list[
     return [*_filters(filters), *(_phrase(phrase) for phrase in phrases)]
 
 
-def nearest(query: EncodedQuery, required: Sequence[Clause], depth: int) -> list[Clause]:
-    """A knn clause for each vector of a query; zeros are near nothing and get none."""
-    vectors = {"vector": query.image, "captions.vector": query.caption}
-    return [
-        {
-            "field": field,
-            "query_vector": vector.tolist(),
-            "k": depth,
-            "num_candidates": depth,
-            "filter": list(required),
-        }
-        for field, vector in vectors.items()
-        if vector is not None and vector.any()
-    ]
+def nearest(field: str, vector: Vectors, required: Sequence[Clause], depth: int) -> dict[str, Any]:
+    """A search for the best `depth` by a vector, not of zeros; `inner_product` reads their scores.
+
+    The graph of 8-bit vectors finds them, and their scores are computed anew from the vectors
+    themselves: a graph's own are off by up to .19 (docs/cluster.md).
+    """
+    found = {
+        "field": field,
+        "query_vector": for_graph(vector).tolist(),
+        "k": depth,
+        "num_candidates": depth,
+        "filter": list(required),
+    }
+    return {**_ids(depth), "knn": found, "rescore": _exactly(field, vector, depth)}
+
+
+def for_graph(vector: Vectors) -> Vectors:
+    """A query (D,) as a graph of 8-bit vectors compares it best.
+
+    Such a graph cuts coordinates off at what 1 / (D + 1) of those of the documents exceed. Of a
+    query that is the last one, 1, by which documents lose their hubness penalty. A shorter query
+    ranks documents the same, and less of it is cut off; too short, it is rounded away.
+    """
+    most = NormalDist().inv_cdf(1 - 0.5 / (len(vector) + 1)) / np.sqrt(len(vector))
+    return np.asarray(np.clip(_GRAPH_LENGTH * vector, -most, most), np.float32)
+
+
+def inner_product(score: float) -> float:
+    """What two vectors score by `_INNER_PRODUCT`."""
+    return score - 1 if score >= 1 else 1 - 1 / score
+
+
+def worded(
+    matches: Matches, required: Sequence[Clause], image: Vectors | None = None
+) -> dict[str, Any]:
+    """A search for all documents with any searched word, and the names of the words they have.
+
+    Their scores are those of `nearest` by an image vector, if there is one: hundreds may have a
+    word, and few of these look like the query.
+    """
+    size = matches.documents
+    query = with_words(matches.fields, required, searched=True)
+    rescored = {} if image is None else {"rescore": _exactly("vector", image, size)}
+    return {**_ids(size), "query": query, **rescored}
 
 
 def with_words(
@@ -68,15 +105,20 @@ def with_words(
     return {"bool": {"filter": [*required, *having], "should": _named_words(fields)}}
 
 
-def tagged(ids: frozenset[str], fields: Sequence[Words], required: Sequence[Clause]) -> Clause:
-    """Documents by how sure their tags are of any of these concepts: that is their score.
+def tagged(ids: frozenset[str], required: Sequence[Clause], depth: int) -> dict[str, Any]:
+    """A search for `depth` documents by how sure their tags are of any of these: their score.
 
     A concept's value is that of everything narrower too, so where `ids` leaves out something
     narrower, the score is more than the tags say.
     """
     values = [{"rank_feature": {"field": f"surest.{one}", "linear": {}}} for one in broadest(ids)]
-    by_words = with_words(fields, required)["bool"]
-    return {"bool": {**by_words, "must": [{"dis_max": {"queries": values}}]}}
+    query = {"bool": {"filter": list(required), "must": [{"dis_max": {"queries": values}}]}}
+    return {**_ids(depth), "query": query}
+
+
+def id_of(hit: Hit) -> str:
+    """The id of a document that was found by one of these searches."""
+    return str(hit["fields"]["id"][0])
 
 
 def mentioned(matches: Matches) -> Clause:
@@ -112,6 +154,29 @@ def facets() -> Clause:
         "earliest": {"min": {"field": "taken_at"}},
         "latest": {"max": {"field": "taken_at"}},
     }
+
+
+def _ids(size: int) -> dict[str, Any]:
+    """Ids and scores. As stored fields, such as `_id`, ids take four times as long to read."""
+    return {
+        "size": size,
+        "track_total_hits": False,
+        "source": False,
+        "stored_fields": "_none_",
+        "docvalue_fields": ["id"],
+    }
+
+
+def _exactly(field: str, vector: Vectors, size: int) -> Clause:
+    """Scores the first `size` documents anew: by their inner product, the highest if nested."""
+    script = {"source": _INNER_PRODUCT, "params": {"query": vector.tolist(), "field": field}}
+    having = {"exists": {"field": field}}
+    scored = {"script_score": {"query": having, "script": script}}
+    path, _, _ = field.rpartition(".")
+    if path:
+        scored = {"nested": {"path": path, "score_mode": "max", "query": scored}}
+    weights = {"query_weight": 0, "rescore_query_weight": 1}
+    return {"window_size": size, "query": {"rescore_query": scored, **weights}}
 
 
 def _filters(filters: Filters) -> Iterator[Clause]:

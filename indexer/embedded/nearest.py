@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Vectors
 from capsearch.indexer.embedded.arrays import Rows, Slots, as_float32, blocks, sequential
 from capsearch.indexer.embedded.pq import Codes, faiss
@@ -137,6 +138,16 @@ def best_of(query: Vectors, rows: Rows, slots: Slots | None, depth: int) -> Slot
 def _split(slots: Slots, depths: Sequence[int]) -> list[Slots]:
     """Slots, the best first, at rising depths."""
     return np.split(slots, depths[:-1])
+
+
+def image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> NDArray[np.float64]:
+    """(n,) what images score: inner products with a query's image vector, and what it names."""
+    assert query.image is not None
+    scores = exact_scores(query.image, rows, slots)
+    if query.named is None:
+        return scores
+    parts = [query.named.scores(as_float32(block)) for block in blocks(rows, slots, size=256)]
+    return np.asarray(scores + np.concatenate([np.empty(0), *parts]))
 
 
 def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from capsearch.engine.settling import DEEPER
 from capsearch.indexer.embedded.arrays import Rows, Slots
 from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays
 from capsearch.indexer.embedded.catalog import SqliteCatalog, within
-from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores
+from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores, image_scores
 from capsearch.indexer.embedded.threads import Threads
 
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
@@ -136,7 +136,7 @@ class Candidates:
         if by_image is not None:
             found = by_image.result()
             parts.append(found.first(depth)[0])
-            highest["image"] = found.outside(depth)
+            highest["image"] = found.outside(depth) + self.query.image_bound()[1]
         if by_caption is not None:
             found, offset = by_caption.result(), _most_offset(self.query)
             captioned, scores = self._captioned(*found.first(depth * _CAPTIONS_PER_IMAGE))
@@ -179,7 +179,7 @@ class Candidates:
             most[source][at] = -np.inf
             np.maximum.at(most[source], at, values)  # an image may be found by several captions
         if self.query.image is not None:
-            most["image"] = exact_scores(self.query.image, self.arrays.images, slots)
+            most["image"] = image_scores(self.query, self.arrays.images, slots)
         return Evidence.of(len(slots), **most)
 
     def _find(self, depth: int) -> tuple[Future[BestRows] | None, Future[BestRows] | None]:
@@ -188,7 +188,8 @@ class Candidates:
         by_image = by_caption = None
         if query.image is not None:
             if self._images is None:
-                self._images = BestRows(query.image, arrays.images, arrays.nearest_images, few)
+                vector, _ = query.image_bound()
+                self._images = BestRows(vector, arrays.images, arrays.nearest_images, few)
             by_image = _threads.submit(self._images.find, depth)
         if query.caption is not None:
             if self._captions is None:

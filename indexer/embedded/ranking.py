@@ -6,7 +6,7 @@ can score at most. Where codes find the candidates both hold but for what codes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,12 @@ from capsearch.engine.evidence import Evidence, Floats, contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Caption, Vectors
-from capsearch.engine.settling import Ranked, merge, rank, settle
+from capsearch.engine.settling import Ranked, rank, settle
 from capsearch.indexer.embedded.arrays import Slots
 from capsearch.indexer.embedded.candidates import HAS_FILE, Allowed, Matches, OpenArrays
 from capsearch.indexer.embedded.catalog import SqliteCatalog, within
-from capsearch.indexer.embedded.nearest import exact_scores
-from capsearch.indexer.embedded.pool import Candidates, Pool
+from capsearch.indexer.embedded.nearest import exact_scores, image_scores
+from capsearch.indexer.embedded.pool import Candidates
 
 MIN_DEPTH = 600  # images, and twice as many captions; docs/scale.md has their recall
 _FIRST_PART = 64  # candidates that are scored first
@@ -79,42 +79,22 @@ class Search:
     def ranked(self, stop: int) -> list[Ranked[int]]:
         """At least the first `stop` of the ranking, or all of it; rows are slots."""
         candidates = Candidates(self.catalog, self.arrays, self.query, self.matches, self.allowed)
-        checked, ranked = np.empty(0, np.int64), list[Ranked[int]]()
+        fusion = self.query.fusion
 
-        def deeper(depth: int) -> Iterator[settling.Pool[int]]:
-            nonlocal checked, ranked
+        def find(depth: int) -> settling.Candidates:
             pool = candidates.pool(depth)
-            bound = -np.inf
+            bounds = None if pool.most is None else fusion.bounds(pool.most)
+            outside = -np.inf
             if not pool.complete:
-                bound = float(self.query.fusion.bounds(Evidence.single(pool.highest))[0])
-            for slots, others in self._promising(pool):
-                unknown = np.setdiff1d(slots, checked)  # others keep their scores
-                checked = np.union1d(checked, slots)
-                new = self.scored(unknown)
-                better = rank(self.query, new.evidence, new.ids, new.slots)
-                ranked = merge(ranked, better)
-                yield settling.Pool(ranked, max(bound, others))
-                # Where a part settles nothing, a deeper step settles more than the next part.
-                if len(unknown) >= 2 * _FIRST_PART and not any(one.score > bound for one in better):
-                    return
+                outside = float(fusion.bounds(Evidence.single(pool.highest))[0])
+            return settling.Candidates(pool.slots, bounds, outside)
 
-        return settle(self.query, stop, MIN_DEPTH, deeper)
+        gather = settling.InParts[int](find, self._rank, _FIRST_PART)
+        return settle(self.query, stop, MIN_DEPTH, gather)
 
-    def _promising(self, pool: Pool) -> Iterator[tuple[Slots, float]]:
-        """Candidates by what they can score at most, in growing parts; the most of all others.
-
-        Reading what the catalog knows of a candidate takes longer than finding it.
-        """
-        if pool.most is None:
-            yield pool.slots, -np.inf
-            return
-        bounds = self.query.fusion.bounds(pool.most)
-        order = np.argsort(-bounds, kind="stable")
-        start, stop = 0, _FIRST_PART
-        while start < len(order):
-            others = float(bounds[order[stop]]) if stop < len(order) else -np.inf
-            yield pool.slots[order[start:stop]], others
-            start, stop = stop, 2 * stop
+    def _rank(self, slots: Slots) -> list[Ranked[int]]:
+        new = self.scored(slots)
+        return rank(self.query, new.evidence, new.ids, new.slots)
 
     def scored(self, slots: Slots) -> _Scored:
         """The exact evidence of candidates that pass the filters, in the order of their ids."""
@@ -132,7 +112,7 @@ class Search:
         captions = None
         if self.query.image is not None:
             images = np.array(chosen, np.int64)
-            values["image"] = exact_scores(self.query.image, self.arrays.images, images)
+            values["image"] = image_scores(self.query, self.arrays.images, images)
         if self.query.caption is not None:
             captions = self._captions(self.query.caption, chosen, rows)
             for name, written in (

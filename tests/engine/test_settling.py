@@ -10,7 +10,7 @@ import pytest
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.fusion import SingleSource
 from capsearch.engine.query import EncodedQuery
-from capsearch.engine.settling import DEEPER, OVERSAMPLING, Pool, rank, settle
+from capsearch.engine.settling import DEEPER, OVERSAMPLING, Candidates, InParts, Pool, rank, settle
 
 CM = EncodedQuery(SingleSource("image"), np.ones(1, np.float32))
 SCORES = {f"i{n:03}": 1 - n / 100 for n in range(100)}
@@ -85,3 +85,65 @@ def test_once_no_other_document_can_pass_the_cut_off_all_are_settled(stop):
 
     assert ids(settle(query, stop, 8, gather)) == ["i000", "i001", "i002", "i003"]
     assert depths == [8]
+
+
+def in_parts(read: list[list[str]], error: float = 0.0, first: int = 8) -> InParts[str]:
+    """The best `depth`, each bounded by its score and an error; `read` gets what is scored."""
+
+    def find(depth: int) -> Candidates:
+        found = list(SCORES)[:depth]
+        bounds = np.array([SCORES[one] + error for one in found])
+        outside = -np.inf if depth >= len(SCORES) else float(bounds[-1])
+        return Candidates(np.array(found[::-1], str), bounds[::-1], outside)
+
+    def score(keys):
+        read.append(keys.tolist())
+        evidence = Evidence.of(len(keys), image=np.array([SCORES[one] for one in keys.tolist()]))
+        return rank(CM, evidence, keys.tolist(), keys.tolist())
+
+    return InParts(find, score, first)
+
+
+def test_candidates_that_can_score_most_are_scored_first_and_others_not_at_all():
+    read: list[list[str]] = []
+    assert ids(settle(CM, 5, 80, in_parts(read)))[:5] == list(SCORES)[:5]
+    assert [len(part) for part in read] == [8] and sorted(read[0]) == list(SCORES)[:8]
+
+
+def test_parts_grow_until_no_other_candidate_can_score_more():
+    read: list[list[str]] = []
+    assert ids(settle(CM, 5, 80, in_parts(read, error=0.105)))[:5] == list(SCORES)[:5]
+    # The fifth scores 1 - 4/100. After 8 others reach 1 - 8/100 + .105; after 16, less than it.
+    assert [len(part) for part in read] == [8, 8]
+
+
+@pytest.mark.parametrize("error", [0.0, 0.03, 0.2])
+def test_nothing_is_scored_twice_and_the_whole_ranking_comes_out(error):
+    read: list[list[str]] = []
+    assert ids(settle(CM, 1000, 8, in_parts(read, error))) == list(SCORES)
+    assert sorted(one for part in read for one in part) == list(SCORES)
+
+
+def test_where_a_part_settles_nothing_more_candidates_are_found_first():
+    depths = []
+    gather = in_parts([], error=0.5)
+    find = gather.find
+
+    def counted(depth: int) -> Candidates:
+        depths.append(depth)
+        return find(depth)
+
+    gather.find = counted
+    settle(CM, 5, 40, gather)
+    assert depths == [40, 160]  # and not all 40 before
+
+
+def test_no_candidates_at_all_are_an_answer():
+    found = Candidates(np.array([], str), np.empty(0), -np.inf)
+    assert settle(CM, 5, 8, InParts[str](lambda _: found, lambda _: [], 8)) == []
+
+
+def test_candidates_of_which_nothing_is_known_are_one_part():
+    keys = np.arange(100)
+    [(part, behind)] = Candidates(keys, None, -np.inf).parts(8)
+    assert (part.tolist(), behind) == (keys.tolist(), -np.inf)

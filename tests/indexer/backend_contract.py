@@ -21,7 +21,6 @@ from capsearch.engine.fusion import (
     KindWeights,
     SingleSource,
 )
-from capsearch.engine.named import NamedConcepts
 from capsearch.engine.protocols import Backend, Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag, Vectors
@@ -100,20 +99,6 @@ class BackendContract(DocumentContract):
         assert ids(found) == ["a", "b", "c"]
         assert [one.score for one in found] == pytest.approx([1, sqrt(0.5), 0], abs=self.tolerance)
         assert [one.contributions.cm for one in found] == [one.score for one in found]
-
-    def test_what_a_query_names_is_part_of_the_score_of_an_image(self):
-        weights = np.stack([4 * Y, -4 * X])
-        named = NamedConcepts(weights, np.array([0.5, 0.0], np.float32), (1, 1), weight=0.2)
-        expected = {
-            one: float(vector @ X) + named.scores(vector[None])[0]
-            for one, vector in {"a": X, "b": DIAGONAL, "c": Y}.items()
-        }
-        backend = self.images(a=X, b=DIAGONAL, c=Y)
-        query = EncodedQuery(CM, X, named=named)
-        assert self.scores(backend, query) == self.approx(expected)
-        assert ids(backend.search(query, Filters(), 3)) == sorted(
-            expected, key=lambda i: -expected[i]
-        )
 
     def test_hits_come_with_their_documents(self):
         cat = document("a", said("a cat"), tags=["pet"])

@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import date, datetime
 
 import numpy as np
+import pytest
 
 from capsearch.engine.fusion import SingleSource
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.protocols import Backend
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Facet, Filters, ImageRecord, Tag, Vectors
@@ -194,3 +196,17 @@ class DocumentContract:
     def test_an_empty_backend_has_no_facets(self):
         facets = self.full([]).facets()
         assert (facets.tags, facets.folders, facets.earliest) == ((), (), None)
+
+    def test_what_a_query_names_is_part_of_the_score_of_an_image(self):
+        x, y = np.eye(3, dtype=np.float32)[:2]
+        named = NamedConcepts(np.stack([4 * y, -4 * x]), np.float32([0.5, 0.0]), (1, 1), weight=0.2)
+        vectors = {A: x, B: (x + y) / np.float32(np.sqrt(2)), C: y}
+        backend = self.build(DOCUMENTS, vectors, ())
+        found = backend.search(EncodedQuery(SingleSource("image"), x, named=named), Filters(), 3)
+        expected = {
+            one: float(vector @ x) + named.scores(vector[None])[0]
+            for one, vector in vectors.items()
+        }
+        scores = {one.document.record.id: one.score for one in found}
+        assert scores == pytest.approx(expected, abs=1e-3)
+        assert list(scores) == sorted(expected, key=lambda one: -expected[one])

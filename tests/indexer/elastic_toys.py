@@ -34,8 +34,9 @@ def collection_in(
     vectors: Mapping[str, Vectors],
     captions: Sequence[tuple[str, Caption, Vectors]],
     shards: int = 1,
+    identity: Identity = IDENTITY,
 ) -> ElasticWriter:
-    index = versions.prepare(client, address, IDENTITY, shards=shards, replicas=0)
+    index = versions.prepare(client, address, identity, shards=shards, replicas=0)
     writer = ElasticWriter(client, address, index, FakeTextEncoder().words)
     writer.upsert(new_documents(documents, vectors, captions))
     writer.refresh()

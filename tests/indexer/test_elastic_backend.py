@@ -46,6 +46,7 @@ class TestStepByStep(TestElastic):
     def _shallow(self, monkeypatch):
         monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
         monkeypatch.setattr(ranking, "MAX_DEPTH", 64)
+        monkeypatch.setattr(ranking, "FIRST_PART", 1)
         monkeypatch.setattr(elastic, "_PAGE", 50)
 
 
