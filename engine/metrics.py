@@ -133,8 +133,14 @@ def best_weight(trials: Sequence[Trial], weights: Sequence[float] = WEIGHTS) -> 
     """
     if not trials:
         raise ValueError("no trial to search the weight on")
-    means = [float(np.mean([trial.mrr(weight) for trial in trials])) for weight in weights]
-    good = [at for at, mean in zip(weights, means, strict=True) if mean >= max(means) - PLATEAU]
+    return middle_of_best(
+        weights, [np.mean([trial.mrr(one) for trial in trials]) for one in weights]
+    )
+
+
+def middle_of_best(weights: Sequence[float], scores: Sequence[float]) -> float:
+    """The middle of the weights with the best score, or nearly so (PLATEAU)."""
+    good = [at for at, score in zip(weights, scores, strict=True) if score >= max(scores) - PLATEAU]
     return good[len(good) // 2]
 
 

@@ -22,6 +22,7 @@ from capsearch.encoders.calibration.examples import (
 from capsearch.encoders.calibration.logistic import Floats
 from capsearch.encoders.calibration.scenarios import Scenario
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights
+from capsearch.engine.metrics import middle_of_best
 from capsearch.engine.records import Source
 
 WORDS_WEIGHT = 3.0  # log-odds of all rare words found as words; see docs/ablations.md
@@ -120,9 +121,9 @@ def best_shares(
 
 
 def best_concept_weight(found: Sequence[Scenario]) -> float:
-    """The weight of what queries name, in the score of images alone, with the highest precision.
+    """The weight of what queries name, in the score of images alone (engine.named).
 
-    See engine.named. 0 without classifiers.
+    The middle of those with nearly the highest mean average precision; 0 without classifiers.
     """
     chosen = [one for one in _usual(found, captioned=False) if one.named is not None]
 
@@ -130,7 +131,7 @@ def best_concept_weight(found: Sequence[Scenario]) -> float:
         weighted = [one.with_named(weight) for one in chosen]
         return float(np.mean([average_precision(one.image, one.relevant) for one in weighted]))
 
-    return max(CONCEPT_WEIGHTS, key=precision) if chosen else 0.0  # the first of equal ones
+    return middle_of_best(CONCEPT_WEIGHTS, [*map(precision, CONCEPT_WEIGHTS)]) if chosen else 0.0
 
 
 def _usual(found: Sequence[Scenario], captioned: bool) -> list[Scenario]:

@@ -12,6 +12,7 @@ from enriched_contract import CALIBRATED, CAT, EnrichedContract, tagged
 
 from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
+from capsearch.engine.named import NamedConcepts
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.indexer.embedded import candidates, caption_images, nearest, pool, ranking
@@ -87,6 +88,12 @@ FUSIONS = (
 )
 
 
+# What has one sense lowers the bound of candidates, what has two does not.
+NAMED = NamedConcepts(
+    np.array([[1, 2, 0], [-3, 0, 1], [0, 0, 2]], np.float32), np.ones(3, np.float32), (1, 2), 0, 0.3
+)
+
+
 @pytest.fixture
 def written():
     """90 documents, two of three with captions, few distinct scores, some words."""
@@ -114,9 +121,10 @@ def written():
     [(Filters(), 0), (Filters(tags=("odd",)), 100), (Filters(tags=("odd",)), 0)],
     ids=["all", "looked up", "checked"],
 )
+@pytest.mark.parametrize("named", [None, NAMED], ids=["", "named"])
 @pytest.mark.parametrize("fusion", FUSIONS, ids=repr)
 def test_candidates_step_by_step_give_what_scoring_everything_gives(
-    tmp_path, monkeypatch, written, fusion, filters, few
+    tmp_path, monkeypatch, written, fusion, named, filters, few
 ):
     monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
     monkeypatch.setattr(candidates, "_SCORED", 0)
@@ -126,7 +134,8 @@ def test_candidates_step_by_step_give_what_scoring_everything_gives(
     everything = FakeBackend({one.record.id: one for one in documents}, vectors, captions)
     caption = None if fusion == SingleSource("image") else np.array([0, 1, 1], np.float32)
     image = None if fusion == SingleSource("caption") else X
-    query = EncodedQuery(fusion, image, caption, words=("word3", "text11", "nowhere"))
+    words = ("word3", "text11", "nowhere")
+    query = EncodedQuery(fusion, image, caption, words, named=None if image is None else named)
     with collection_of(tmp_path / "index", documents, vectors, captions, spacing=2) as opened:
         for limit, offset in [(1, 0), (5, 0), (5, 5), (30, 20), (100, 0)]:
             expected = everything.search(query, filters, limit, offset)
