@@ -146,7 +146,8 @@ class FakeBackend:
             "tag": np.array([self._tag_score(one, query) for one in ids], float),
         }
         if query.image is not None:
-            known["image"] = np.array([np.dot(self.vectors[one], query.image) for one in ids])
+            products = [np.dot(self.vectors[one], query.image) for one in ids]
+            known["image"] = np.array(products, float)
         if query.named is not None and ids:
             known["image"] += query.named.scores(np.stack([self.vectors[one] for one in ids]))
         return Evidence.of(len(ids), **known)
