@@ -70,6 +70,8 @@ def both(elastic_node, made):
     client = connect(address, elastic_node.environment)
     identity = replace(IDENTITY, dimension=WIDTH + 1, caption_dimension=WIDTH + 1)
     collection_in(client, address, *made, identity=identity)
+    client.indices.forcemerge(index=address.name, max_num_segments=1)  # small ones are no graphs
+    client.indices.refresh(index=address.name)
     documents, vectors, captions = made
     by_id = {one.record.id: one for one in documents}
     yield FakeBackend(by_id, vectors, captions), Counting(client, address)
@@ -115,7 +117,7 @@ def test_a_query_that_is_shortened_for_the_graph_finds_more_of_the_best(both, ma
 
     shortened = recall()
     monkeypatch.setattr(requests, "for_graph", lambda vector: vector)
-    assert shortened > max(0.93, recall() + 0.03)
+    assert shortened > recall() + 0.05
 
 
 @pytest.mark.parametrize("mode", FUSIONS)
