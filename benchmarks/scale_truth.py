@@ -20,8 +20,7 @@ def best(
     images: Rows, captions: Rows, queries: Sequence[EncodedQuery], languages: Sequence[str]
 ) -> list[tuple[int, ...]]:
     """The slots of the ten best images by each query; `languages` are those of the captions."""
-    visual = np.stack([one.image for one in queries if one.image is not None])
-    by_image = _scores(images, visual)  # (N, Q)
+    by_image = _image_scores(images, queries)  # (N, Q)
     if queries[0].caption is None:
         return [
             _top(one, Evidence.of(len(images), image=by_image[:, at].astype(float)))
@@ -50,6 +49,15 @@ def recall(found: Sequence[Sequence[object]], exact: Sequence[Sequence[object]])
             [len(set(one) & set(best)) / len(best) for one, best in zip(found, exact, strict=True)]
         )
     )
+
+
+def _image_scores(rows: Rows, queries: Sequence[EncodedQuery]) -> NDArray[np.float32]:
+    """(N, Q) inner products, and what queries name."""
+    scores = _scores(rows, np.stack([one.image for one in queries if one.image is not None]))
+    for at, one in enumerate(queries):
+        if one.named is not None:
+            scores[:, at] += one.named.of_products(_scores(rows, one.named.weights))
+    return scores
 
 
 def _scores(rows: Rows, queries: Vectors) -> NDArray[np.float32]:

@@ -133,9 +133,8 @@ def best_weight(trials: Sequence[Trial], weights: Sequence[float] = WEIGHTS) -> 
     """
     if not trials:
         raise ValueError("no trial to search the weight on")
-    return middle_of_best(
-        weights, [np.mean([trial.mrr(one) for trial in trials]) for one in weights]
-    )
+    means = [float(np.mean([trial.mrr(weight) for trial in trials])) for weight in weights]
+    return middle_of_best(weights, means)
 
 
 def middle_of_best(weights: Sequence[float], scores: Sequence[float]) -> float:

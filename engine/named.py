@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +45,17 @@ class NamedConcepts:
     def scores(self, rows: Vectors) -> Floats:
         """(N, D) -> (N,) what they add to the scores of images; at most 0.
 
-        Each depends on its row alone, as `exact_scores` does.
+        Each depends on its row alone: a matrix product may sum a row differently according to its
+        neighbours.
         """
         wide = self.weights.astype(np.float64)
-        log_odds = np.stack([np.einsum("nd,d->n", rows, one, dtype=np.float64) for one in wide], 1)
-        likeliest = np.maximum.reduceat(log_odds + self.biases, self._starts, axis=1)
-        return np.asarray(-self.weight * np.logaddexp(0.0, -likeliest).sum(axis=1))
+        products = [np.einsum("nd,d->n", rows, one, dtype=np.float64) for one in wide]
+        return self.of_products(np.stack(products, 1))
+
+    def of_products(self, products: NDArray[np.floating[Any]]) -> Floats:
+        """(N, K) rows @ weights.T -> (N,) the same."""
+        likeliest = np.maximum.reduceat(products + self.biases, self._starts, axis=1)
+        return np.asarray(-self.weight * np.logaddexp(0.0, -likeliest).sum(axis=1), np.float64)
 
     def bound(self) -> tuple[Vectors, float]:
         """(D,) v and c such that no row scores more than v . row + c.

@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch")
 
 from small_problems import axes, captions, options, random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.fit import checkpoint, validation  # noqa: E402
+from capsearch.encoders.training.fit import checkpoint  # noqa: E402
 from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
-from capsearch.encoders.training.fit.validation import Epoch  # noqa: E402
+from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights  # noqa: E402
 from capsearch.encoders.training.nn.dual_encoder import Labels, TrainingSet  # noqa: E402
 from capsearch.encoders.training.nn.frozen_text import FrozenText, freeze_text  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
@@ -197,18 +197,21 @@ class TestCaptionsOfOneImage:
 
 @pytest.mark.parametrize(
     ("scores", "best", "weight"),
-    [((0.4, 0.6), 0.6, 0.5), ((0.7, 0.6), 0.7, 0.75), ((0.4, 0.3), 0.5, 1.0)],
+    [
+        ((0.4, 0.6, 0.5), 0.6, 0.5),
+        ((0.7, 0.6, 0.1), 0.7, 0.75),
+        ((0.4, 0.3, 0.6), 0.6, 0.25),
+        ((0.4, 0.3, 0.5), 0.5, 1.0),
+    ],
 )
-def test_interpolated_weights_are_used_only_if_they_validate_better(
-    monkeypatch, scores, best, weight
-):
+def test_interpolated_weights_are_used_only_if_they_validate_better(scores, best, weight):
     model = random_model(VOCABULARIES)
     tuned = {name: value.clone() for name, value in model.state_dict().items()}
     initial = {name: torch.zeros_like(value) for name, value in tuned.items()}
     found = iter(scores)
-    monkeypatch.setattr(validation, "evaluate", lambda *_: {"en": next(found)})
     given = Epoch(1, 0.1, {"en": 0.5}, True)
-    assert validation.interpolate_weights(model, initial, given, axes(6)).score == best
+    chosen = interpolate_weights(model, initial, given, lambda: {"en": next(found)})
+    assert chosen.score == best
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, weight * tuned[name])
 
