@@ -3,8 +3,9 @@
 Three experiments on a split, all with the engine's own fusion. If the data has captions and tags
 that models wrote, they are evidence in all of them, and a share of 0 has nothing else:
 
-    shares   MRR when a share of the images has captions in another language: images alone (CM), the
-             paper's convex combination (CLM), and calibrated evidence, with its calibration error
+    shares   MRR when a share of the images has captions in another language: images alone (CM, the
+             cosine), the paper's convex combination (CLM), and calibrated evidence, with its
+             calibration error
     names    names of labelled objects, each with and without the images of its class: how many
              absent ones come back empty at the default cut-off, and how many present ones are lost
     absent   the same for sentences: those of `absent.tsv`, our own, are about things that

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.benchmarks import synthetic
-from capsearch.encoders.calibration.stored import stored_bank
+from capsearch.encoders.calibration.stored import stored_evidence
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
 from capsearch.engine.records import Vectors
@@ -75,7 +75,7 @@ class ScaleVectors:
 
     @cached_property
     def _bank(self) -> DocumentBank:
-        return stored_bank(self.model)
+        return stored_evidence(self.model).bank
 
     @cached_property
     def _partner(self) -> NDArray[np.int64]:

@@ -78,11 +78,12 @@ class StoredEvidence:
 
     def named(self, text: str) -> NamedConcepts | None:
         """Classifiers of what a query names; None where there are none, or it names nothing."""
-        found = self._classifiers.named(text) if self._classifiers else None
+        found = self.classifiers.named(text) if self.classifiers else None
         return found and replace(found, background=self.bank.named_background(found))
 
     @cached_property
-    def _classifiers(self) -> ConceptClassifiers | None:
+    def classifiers(self) -> ConceptClassifiers | None:
+        """Those of concepts in the space of image vectors; None where none were fitted."""
         return ConceptClassifiers.load(self.folder)
 
     def is_rare(self, text: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.encoders import models
-from capsearch.encoders.evidence import DocumentBank
+from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.models import Model
 from capsearch.encoders.text_encoder import CalibratedTextEncoder
 from capsearch.engine.errors import UnknownModel
@@ -31,9 +31,9 @@ def is_calibrated(model: Model) -> bool:
     return any(model.text.evidence_model("", one) is not None for one in model.text.languages)
 
 
-def stored_bank(model: Model) -> DocumentBank:
-    """The unrelated documents that a model was calibrated with; UnknownModel if it was not."""
+def stored_evidence(model: Model) -> StoredEvidence:
+    """What calibration made for a model; UnknownModel if it never ran."""
     if not isinstance(model.text, CalibratedTextEncoder) or not is_calibrated(model):
         command = f"capsearch calibrate --model {model.name} --data DIR"
         raise UnknownModel(f"{model.name} is not calibrated: run `{command}`")
-    return model.text.evidence.bank
+    return model.text.evidence

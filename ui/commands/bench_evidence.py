@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ Examples:
   capsearch bench evidence --data DIR --split test-xtd10 --captioned-share 0 --enriched
 
 The first table: MRR where a share of the images has captions in another language, by images
-alone (CM), by the paper's convex combination (CLM) and by calibrated evidence, with its
+alone (CM, the cosine), by the paper's convex combination (CLM) and by calibrated evidence, with its
 expected calibration error over the first ten hits. The second, where images have labelled
 objects: names of objects, each with and without the images that show it, and the precision of the
 first ten hits by images alone (CM) and by all evidence. The third: sentences about what no image
@@ -80,12 +80,13 @@ def evidence(
     from capsearch.benchmarks import evidence as measure
     from capsearch.encoders import models
     from capsearch.encoders.calibration.collection import NO_HEADS, encode_images
-    from capsearch.encoders.calibration.stored import stored_bank
+    from capsearch.encoders.calibration.stored import stored_evidence
     from capsearch.encoders.datasets.dataset import read
     from capsearch.encoders.datasets.features import FeatureCache, default_cache
 
     model = models.load(name)
-    bank = stored_bank(model)
+    stored = stored_evidence(model)
+    bank = stored.bank
     remark(f"{split}, model {model.name}")
     data = encode_images(
         model,
@@ -93,6 +94,7 @@ def evidence(
         FeatureCache(default_cache()),
         enricher=model.enricher() if enriched else NO_HEADS,
     )
+    data = replace(data, classifiers=stored.classifiers)
     rows = list(measure.shares(model, bank, data, shares, captions))
     labelled = any(data.objects)
     named = list(measure.names(model, bank, data)) if labelled else []
