@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.engine.records import Vectors
-from capsearch.indexer.embedded.nearest import Nearest
+from capsearch.indexer.embedded.nearest import Nearest, exact_scores
 from capsearch.indexer.embedded.pool import BestRows
 from capsearch.indexer.embedded.ranking import MIN_DEPTH
 
@@ -88,7 +89,8 @@ def codes_search(search: Nearest, rows: Vectors) -> Search:
     """Ours: candidates and their exact scores, as the embedded backend searches."""
 
     def top(query: Vectors) -> Answer:
-        slots, _ = BestRows(query, rows, search, None).find(MIN_DEPTH).first(TOP)
+        score = partial(exact_scores, query, rows)
+        slots, _ = BestRows(query, rows, search, None, score).find(MIN_DEPTH).first(TOP)
         return slots
 
     return top

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from capsearch.engine.records import Vectors
 
 Floats = NDArray[np.float64]
-_TANGENT_AT = 1.0  # log-odds at which the bound touches: those of good hits
+_TANGENT_AT = -0.5  # log-odds at which the bound touches: between those of good hits and others
 _SHARE = float(1.0 / (1.0 + np.exp(-_TANGENT_AT)))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,13 @@ from capsearch.engine.settling import DEEPER
 from capsearch.indexer.embedded.arrays import Rows, Slots
 from capsearch.indexer.embedded.candidates import Allowed, Matches, OpenArrays
 from capsearch.indexer.embedded.catalog import SqliteCatalog, within
-from capsearch.indexer.embedded.nearest import Nearest, best_of, exact_scores, image_scores
+from capsearch.indexer.embedded.nearest import (
+    ExactSearch,
+    Nearest,
+    best_of,
+    exact_scores,
+    image_scores,
+)
 from capsearch.indexer.embedded.threads import Threads
 
 _CAPTIONS_PER_IMAGE = 2  # candidates by captions for each by its image: several belong to one
@@ -46,12 +53,17 @@ class Pool:
 
 @dataclass(slots=True)
 class BestRows:
-    """The rows of a file, or few of them, by their score for one query, the best first."""
+    """The rows of a file, or few of them, by their score for one query, the best first.
+
+    `score` is what `query` finds them by, or where codes find them, which miss some anyway, it may
+    be what `query` only bounds.
+    """
 
     query: Vectors
     rows: Rows
     nearest: Nearest
     few: Slots | None
+    score: Callable[[Slots], Floats]
     _slots: Slots = field(default_factory=_NONE.copy)
     _scores: Floats = field(default_factory=_UNSCORED.copy)
     _next: Slots | None = None  # what the next step adds: not scored yet
@@ -83,7 +95,7 @@ class BestRows:
     def _put(self, found: Slots, slots: Slots = _NONE, scores: Floats = _UNSCORED) -> None:
         """What was found takes its place among scored slots."""
         slots = np.append(slots, found)
-        scores = np.append(scores, exact_scores(self.query, self.rows, found))
+        scores = np.append(scores, self.score(found))
         order = np.lexsort((slots, -scores))
         self._slots, self._scores = slots[order], scores[order]
 
@@ -136,7 +148,7 @@ class Candidates:
         if by_image is not None:
             found = by_image.result()
             parts.append(found.first(depth)[0])
-            highest["image"] = found.outside(depth) + self.query.image_bound()[1]
+            highest["image"] = found.outside(depth)
         if by_caption is not None:
             found, offset = by_caption.result(), _most_offset(self.query)
             captioned, scores = self._captioned(*found.first(depth * _CAPTIONS_PER_IMAGE))
@@ -188,16 +200,32 @@ class Candidates:
         by_image = by_caption = None
         if query.image is not None:
             if self._images is None:
-                vector, _ = query.image_bound()
-                self._images = BestRows(vector, arrays.images, arrays.nearest_images, few)
+                self._images = self._by_image(few)
             by_image = _threads.submit(self._images.find, depth)
         if query.caption is not None:
             if self._captions is None:
                 captions = None if few is None else self._captions_of(few)
                 rows, nearest = arrays.captions, arrays.nearest_captions
-                self._captions = BestRows(query.caption, rows, nearest, captions)
+                score = partial(exact_scores, query.caption, rows)
+                self._captions = BestRows(query.caption, rows, nearest, captions, score)
             by_caption = _threads.submit(self._captions.find, depth * _CAPTIONS_PER_IMAGE)
         return by_image, by_caption
+
+    def _by_image(self, few: Slots | None) -> BestRows:
+        """Images by the bound of their scores, which is exact; by the scores where codes find them.
+
+        The bound is loose for images that show nothing of what a query names, as nearly all of a
+        million do: it would settle nothing.
+        """
+        rows, nearest = self.arrays.images, self.arrays.nearest_images
+        vector, constant = self.query.image_bound()
+        if few is None and not isinstance(nearest, ExactSearch):
+            return BestRows(vector, rows, nearest, few, partial(image_scores, self.query, rows))
+
+        def bounds(slots: Slots) -> Floats:
+            return exact_scores(vector, rows, slots) + constant
+
+        return BestRows(vector, rows, nearest, few, bounds)
 
     def _blind(self, depth: int) -> Pool:
         """By words and tags alone: vectors of zeros score every document alike."""

@@ -69,10 +69,10 @@ def test_no_image_scores_more_than_the_bound(classifiers, row, weight, several):
     assert one.scores(rows)[0] <= float(rows[0] @ vector) + constant + 1e-4
 
 
-def test_the_bound_is_what_a_good_hit_scores():
+def test_the_bound_touches_where_log_odds_are_minus_a_half():
     one = named([CAT])
     vector, constant = one.bound()
-    row = np.array([0.25, 0.0], np.float32)  # log-odds 1
+    row = np.array([-0.125, 0.0], np.float32)
     assert one.scores(row[None])[0] == pytest.approx(float(row @ vector) + constant, abs=1e-6)
 
 
