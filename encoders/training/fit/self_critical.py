@@ -7,8 +7,8 @@ was trained by cross entropy is where it starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -19,14 +19,8 @@ from torch import Tensor
 from capsearch.encoders.captioners import CaptionDecoders
 from capsearch.encoders.captioners.vocabulary import END
 from capsearch.encoders.training.fit.caption_corpus import EncodedCaptions
-from capsearch.encoders.training.fit.caption_trainer import (
-    CaptionSet,
-    CaptionTrainer,
-    ReferenceSet,
-)
+from capsearch.encoders.training.fit.caption_trainer import CaptionTrainer
 from capsearch.encoders.training.fit.cider_reward import CiderReward
-from capsearch.encoders.training.nn.caption_transformer import CaptionNetwork
-from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import ImageFeatures, Vectors
 
@@ -36,19 +30,11 @@ SAMPLES = 5  # captions of each image and language
 class SelfCriticalTrainer(CaptionTrainer):
     """Trains by policy gradient; without dropout, so that samples are of the trained network."""
 
-    def __init__(
-        self,
-        model: CaptionNetwork,
-        train: CaptionSet,
-        validation: ReferenceSet,
-        options: TrainingOptions,
-        checkpoint: Path | None = None,
-        alternate: bool = False,
-    ) -> None:
-        super().__init__(model, train, validation, options, checkpoint, alternate)
-        self._rewards = {
+    @cached_property
+    def _rewards(self) -> Mapping[str, CiderReward]:
+        return {
             language: CiderReward(_sentences(captions))
-            for language, captions in train.captions.items()
+            for language, captions in self.train.captions.items()
         }
 
     def _loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
