@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners.decoders import RECURRENT, OpensDecoder, Weights, WordOutput
+from capsearch.encoders.captioners.matching import PART as MATCH
+from capsearch.encoders.captioners.matching import CaptionMatch
 from capsearch.encoders.captioners.search import Beam, Hypotheses, StepDecoder, search
 from capsearch.encoders.captioners.transformer import TransformerDecoder
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
@@ -37,8 +39,8 @@ class Confidence:
     intercept: float
 
     def __call__(self, found: Hypotheses) -> Vectors:
-        """(N,) probabilities."""
-        mean = found.log_probability / np.maximum(found.length, 1)
+        """(N, M) probabilities."""
+        mean = found.log_probability / found.length
         return np.asarray(1.0 / (1.0 + np.exp(-(self.slope * mean + self.intercept))), np.float32)
 
 
@@ -58,14 +60,29 @@ class _Part:
 
 @dataclass(frozen=True)
 class CaptionDecoders:
-    """The decoders of a network: one for all languages, or several for one or more each."""
+    """The decoders of a network: one for all languages, or several for one or more each.
+
+    `match` chooses among the candidates of a search; without, the most probable one is taken.
+    """
 
     architecture: str
     groups: Mapping[str, CaptionVocabulary]  # by the name of the decoder
     arrays: Weights
+    match: CaptionMatch | None = None
 
-    def hypotheses(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
-        """The most probable caption of each image by language."""
+    def captions(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
+        """The best caption of each image by language."""
+        found = self.candidates(features, beam)
+        if self.match is None:
+            return {language: one.at(_first(one)) for language, one in found.items()}
+        images = self.match.image_vectors(features.pooled)
+        return {
+            language: self.match.best(images, one, language, beam)
+            for language, one in found.items()
+        }
+
+    def candidates(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
+        """The most probable captions of each image by language."""
         found: dict[str, Hypotheses] = {}
         for name, vocabulary in self.groups.items():
             decoder = self._decoder(name, features)
@@ -75,9 +92,9 @@ class CaptionDecoders:
         return found
 
     def text(self, found: Hypotheses, language: str) -> tuple[str, ...]:
-        """The captions in words."""
+        """The first caption of each image in words."""
         vocabulary = self.groups[self._group_of(language)]
-        return tuple(vocabulary.decode(row, language) for row in found.positions.tolist())
+        return tuple(vocabulary.decode(row, language) for row in found.positions[:, 0].tolist())
 
     def opened(
         self, language: str, features: ImageFeatures
@@ -134,13 +151,13 @@ class BuiltInCaptioner:
         )
 
     def _batch(self, features: ImageFeatures) -> Iterator[tuple[Caption, ...]]:
-        found = self.decoders.hypotheses(features, self.beam)
+        found = self.decoders.captions(features, self.beam)
         columns: Sequence[Sequence[Caption]] = [
             [
                 Caption(text, language, GENERATED + self.name, round(float(sure), 4))
                 for text, sure in zip(
                     self.decoders.text(found[language], language),
-                    self.confidence[language](found[language]),
+                    self.confidence[language](found[language])[:, 0],
                     strict=True,
                 )
             ]
@@ -158,7 +175,9 @@ class BuiltInCaptioner:
         vocabulary = self.vocabulary
         groups = {name: vocabulary.only(*found) for name, found in self.card["groups"].items()}
         arrays = Arrays(self.folder / WEIGHTS_FILE)
-        return CaptionDecoders(str(self.card["architecture"]), groups, arrays)
+        weight = float(self.card.get("match_weight", 0.0))
+        match = CaptionMatch(_Part(arrays, MATCH), weight) if weight else None
+        return CaptionDecoders(str(self.card["architecture"]), groups, arrays, match)
 
     @cached_property
     def vocabulary(self) -> CaptionVocabulary:
@@ -209,3 +228,7 @@ def with_tags(features: ImageFeatures, tagger: BuiltInTagger | None) -> ImageFea
 def _rows(features: ImageFeatures, rows: slice) -> ImageFeatures:
     grid = None if features.grid is None else features.grid[rows]
     return ImageFeatures(features.pooled[rows], grid)
+
+
+def _first(found: Hypotheses) -> NDArray[np.int64]:
+    return np.zeros((len(found.length), 1), np.int64)

@@ -9,7 +9,9 @@ Arrays are called as in the networks of `training.nn.caption_decoders`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -46,7 +48,7 @@ class WordOutput:
         return np.asarray(logits.reshape(*hidden.shape[:2], -1), np.float32)
 
 
-class _Recurrent:
+class _Recurrent(ABC):
     """What the recurrent decoders share: the embedded image and the words."""
 
     def __init__(
@@ -55,6 +57,20 @@ class _Recurrent:
         self.w = w
         self.output = output
         self.image = features.pooled @ image["pooled_W"].T + image["pooled_b"]  # (N, D)
+
+    @abstractmethod
+    def initial(self, starts: NDArray[np.int64]) -> State:
+        """See StepDecoder."""
+
+    @abstractmethod
+    def step(self, tokens: NDArray[np.int64], state: State, at: int) -> tuple[Vectors, State]:
+        """See StepDecoder."""
+
+    def only(self, images: NDArray[np.int64]) -> StepDecoder:
+        """See StepDecoder."""
+        found = copy(self)
+        found.image = self.image[images]
+        return found
 
     def log_probabilities(self, hidden: Vectors, language: str) -> Vectors:
         """See StepDecoder."""

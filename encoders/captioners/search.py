@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from capsearch.encoders.captioners.vocabulary import END
 from capsearch.engine.records import Vectors
 
 State = tuple[NDArray[Any], ...]  # arrays (N, J, ...): one lane for each language and hypothesis
-_NEVER = np.float32(-1e9)
+_COMPACT = 0.75  # images that have ended are left out once so few go on
 
 
 class StepDecoder(Protocol):
@@ -31,86 +31,115 @@ class StepDecoder(Protocol):
         """(N, B, D) outputs -> (N, B, W + 1) log-probabilities of a language's words."""
         ...
 
+    def only(self, images: NDArray[np.int64]) -> StepDecoder:
+        """The same for some of the images."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Beam:
     """How to search.
 
     `length_penalty`: scores are divided by length ** penalty (0: log P). `repetition_penalty`: what
-    a word that the caption has already costs, in log P, unless it is `repeatable`.
+    a word that the caption has already costs, in log P, unless it is `repeatable`. `candidates`:
+    how many captions are kept of each image.
     """
 
     size: int = 3
     max_words: int = 20
     length_penalty: float = 0.7
     repetition_penalty: float = 4.0
+    candidates: int = 1
+
+    def scores(self, log_probability: Vectors, length: NDArray[np.int64]) -> Vectors:
+        """By which captions are ranked."""
+        return np.asarray(log_probability / length.astype(np.float32) ** self.length_penalty)
 
 
 @dataclass(frozen=True, slots=True)
 class Hypotheses:
-    """The best caption of each image in one language."""
+    """The best captions of each image in one language, best first."""
 
-    positions: NDArray[np.int64]  # (N, T) in the language's outputs, END after the last word
-    log_probability: Vectors  # (N,) of the whole caption, its end included
-    length: NDArray[np.int64]  # (N,) words, and the end
+    positions: NDArray[np.int64]  # (N, M, T) in the language's outputs, END after the last word
+    log_probability: Vectors  # (N, M) of the whole caption, its end included; -inf: no caption
+    length: NDArray[np.int64]  # (N, M) words, and the end
 
-
-@dataclass(slots=True)
-class _Lanes:
-    """The hypotheses of all images in one language."""
-
-    positions: NDArray[np.int64]  # (N, B, T)
-    scores: Vectors  # (N, B) log-probabilities, best first
-    lengths: NDArray[np.int64]  # (N, B)
-    ended: NDArray[np.bool_]  # (N, B)
-    repetition: Vectors  # (W,) what each word costs that a hypothesis has already
-
-    @staticmethod
-    def start(images: int, beam: Beam, repeatable: NDArray[np.bool_]) -> _Lanes:
-        shape = (images, beam.size)
-        scores = np.full(shape, _NEVER, np.float32)
-        scores[:, 0] = 0.0  # all hypotheses are equal at first: keep one
-        positions = np.full((*shape, beam.max_words + 1), END, np.int64)
-        ended = np.zeros(shape, np.bool_)
-        repetition = np.where(repeatable, 0.0, beam.repetition_penalty).astype(np.float32)
-        return _Lanes(positions, scores, np.zeros(shape, np.int64), ended, repetition)
-
-    def advance(self, words: Vectors, at: int) -> NDArray[np.int64]:
-        """Extend by (N, B, W) log-probabilities; the (N, B) hypothesis that each one extends."""
-        images, size = self.scores.shape
-        words = np.where(self.ended[:, :, None], _NEVER, words)
-        words[:, :, END][self.ended] = 0.0  # what has ended stays as it is
-        before = self.positions[:, :, :at]
-        cost = np.take_along_axis(words, before, 2) - self.repetition[before]
-        np.put_along_axis(words, before, cost, 2)
-        total = (self.scores[:, :, None] + words).reshape(images, -1)  # (N, B * W)
-        best = _largest(total, size)
-        parent, word = np.divmod(best, words.shape[2])
-        self.scores = np.take_along_axis(total, best, 1)
-        self.ended = np.take_along_axis(self.ended, parent, 1)
-        self.lengths = np.take_along_axis(self.lengths, parent, 1) + ~self.ended
-        self.positions = np.take_along_axis(self.positions, parent[:, :, None], 1)
-        self.positions[:, :, at] = word
-        self.ended = self.ended | (word == END)
-        return parent
-
-    def finished(self, beam: Beam) -> bool:
-        """Whether no hypothesis that still goes on can become the best of any image."""
-        longest = float(beam.max_words + 1) ** beam.length_penalty
-        ahead = np.where(self.ended, -np.inf, self.scores / longest).max(1)
-        return bool((np.where(self.ended, self._normalised(beam), -np.inf).max(1) >= ahead).all())
-
-    def best(self, beam: Beam) -> Hypotheses:
-        """Ended hypotheses go before those that were cut."""
-        scores = self._normalised(beam) + np.where(self.ended, 0.0, _NEVER)
-        rows, chosen = np.arange(len(scores)), scores.argmax(1)
+    def at(self, columns: NDArray[np.int64]) -> Hypotheses:
+        """(N, M') of the captions of each image."""
+        rows = np.arange(len(columns))[:, None]
         return Hypotheses(
-            self.positions[rows, chosen], self.scores[rows, chosen], self.lengths[rows, chosen]
+            self.positions[rows, columns],
+            self.log_probability[rows, columns],
+            self.length[rows, columns],
         )
 
-    def _normalised(self, beam: Beam) -> Vectors:
-        penalty = np.maximum(self.lengths, 1).astype(np.float32) ** beam.length_penalty
-        return np.asarray(self.scores / penalty, np.float32)
+
+class _Lanes:
+    """The hypotheses of some images in one language, and the captions that they ended as.
+
+    Every hypothesis goes on. It has ended as well where END is among its likeliest `size` words, so
+    that a beam of one is greedy search.
+    """
+
+    def __init__(self, images: int, beam: Beam, repeatable: NDArray[np.bool_]) -> None:
+        self.beam = beam
+        self.rows = np.arange(images)  # of `found`
+        self.open = np.ones(images, np.bool_)  # whether a better caption may be found
+        self.positions = np.full((images, beam.size, beam.max_words + 1), END, np.int64)
+        self._scores = np.full((images, beam.size), -np.inf, np.float32)  # log P, best first
+        self._scores[:, 0] = 0.0  # all hypotheses are equal at first: keep one
+        self._repetition = np.where(repeatable, 0.0, beam.repetition_penalty).astype(np.float32)
+        self.found = Hypotheses(
+            np.full((images, beam.candidates, beam.max_words + 1), END, np.int64),
+            np.full((images, beam.candidates), -np.inf, np.float32),
+            np.ones((images, beam.candidates), np.int64),
+        )
+
+    def advance(self, words: Vectors, at: int) -> NDArray[np.int64]:
+        """Extend by (N, B, W) log-probabilities; the (N, B) hypothesis that each one extends.
+
+        `words` is overwritten.
+        """
+        before = self.positions[:, :, :at]
+        cost = np.take_along_axis(words, before, 2) - self._repetition[before]
+        np.put_along_axis(words, before, cost, 2)
+        likelier = (words > words[:, :, END, None]).sum(2)  # words that are likelier than the end
+        self._end(words[:, :, END], likelier < self.beam.size, at)
+        words[:, :, END] = -np.inf
+        words += self._scores[:, :, None]
+        best, self._scores = _largest(words.reshape(len(words), -1), self.beam.size)
+        parent, word = np.divmod(best, words.shape[2])
+        self.positions = np.take_along_axis(self.positions, parent[:, :, None], 1)
+        self.positions[:, :, at] = word
+        # No score can rise above this one: log P only falls, and no caption is longer.
+        longest = np.full(len(words), self.beam.max_words + 1)
+        ahead = self.beam.scores(self._scores[:, 0], longest)
+        found = self.found.log_probability[self.rows, 0], self.found.length[self.rows, 0]
+        self.open &= (likelier > 0).any(1) & (self.beam.scores(*found) < ahead)
+        return parent
+
+    def _end(self, end: Vectors, may_end: NDArray[np.bool_], at: int) -> None:
+        """Keep the best captions of those found and of the hypotheses that end now."""
+        if at < self.beam.max_words and not may_end.any():
+            return
+        allowed = (may_end | (at == self.beam.max_words)) & self.open[:, None]
+        total = np.where(allowed, self._scores + end, -np.inf)
+        rows, kept = self.rows, self.found
+        log_p = np.concatenate([kept.log_probability[rows], total], 1)
+        length = np.concatenate(
+            [kept.length[rows], np.full_like(self.positions[:, :, 0], at + 1)], 1
+        )
+        positions = np.concatenate([kept.positions[rows], self.positions], 1)
+        order = np.argsort(-self.beam.scores(log_p, length), axis=1, kind="stable")
+        best = Hypotheses(positions, log_p, length).at(order[:, : self.beam.candidates])
+        kept.positions[rows] = best.positions
+        kept.log_probability[rows] = best.log_probability
+        kept.length[rows] = best.length
+
+    def keep(self, images: NDArray[np.int64]) -> None:
+        """Search on for some of the images."""
+        self.rows, self.open = self.rows[images], self.open[images]
+        self.positions, self._scores = self.positions[images], self._scores[images]
 
 
 def search(
@@ -121,47 +150,45 @@ def search(
     repeatable: Mapping[str, NDArray[np.bool_]],
     beam: Beam,
 ) -> Mapping[str, Hypotheses]:
-    """The most probable caption of each image in each language.
+    """The most probable captions of each image in each language.
 
     `starts`: the row of each language's start token. `outputs`: the rows of its words, `repeatable`
     those that cost nothing a second time.
     """
-    lanes = {language: _Lanes.start(images, beam, repeatable[language]) for language in starts}
+    lanes = {language: _Lanes(images, beam, repeatable[language]) for language in starts}
     tokens = np.repeat([list(starts.values())], images, 0).repeat(beam.size, 1)  # (N, L * B)
     state = decoder.initial(tokens)
     for at in range(beam.max_words + 1):
         hidden, state = decoder.step(tokens, state, at)
-        chosen, rows = [], []
+        parents, words = [], []
         for number, (language, lane) in enumerate(lanes.items()):
             first = number * beam.size
             part = hidden[:, first : first + beam.size]
-            parent = lane.advance(decoder.log_probabilities(part, language), at)
-            chosen.append(first + parent)
-            rows.append(outputs[language][lane.positions[:, :, at]])
-        if all(lane.finished(beam) for lane in lanes.values()):
+            parents.append(first + lane.advance(decoder.log_probabilities(part, language), at))
+            words.append(outputs[language][lane.positions[:, :, at]])
+        tokens, parent = np.concatenate(words, 1), np.concatenate(parents, 1)
+        going = np.any([lane.open for lane in lanes.values()], axis=0)
+        if not going.any():
             break
-        tokens = np.concatenate(rows, 1)
-        if beam.size > 1:
-            state = _reorder(state, np.concatenate(chosen, 1))
-    return {language: lane.best(beam) for language, lane in lanes.items()}
+        left = np.arange(len(going))
+        if going.mean() <= _COMPACT:
+            left = np.flatnonzero(going)
+            decoder, tokens, parent = decoder.only(left), tokens[left], parent[left]
+            for lane in lanes.values():
+                lane.keep(left)
+        state = tuple(array[left[:, None], parent] for array in state)
+    return {language: lane.found for language, lane in lanes.items()}
 
 
-def _reorder(state: State, parents: NDArray[np.int64]) -> State:
-    rows = np.arange(len(parents))[:, None]
-    return tuple(array[rows, parents] for array in state)
+def _largest(scores: Vectors, count: int) -> tuple[NDArray[np.int64], Vectors]:
+    """(N, count) columns of the largest scores and these, best first, ties by column.
 
-
-def _largest(scores: Vectors, count: int) -> NDArray[np.int64]:
-    """(N, count) columns of the largest scores, best first, ties by column.
-
-    Repeated maxima: for a handful of hypotheses faster than any partition.
+    Repeated maxima: for a handful of hypotheses faster than any partition. `scores` is overwritten.
     """
-    left = scores.copy() if count > 1 else scores
     rows = np.arange(len(scores))
-    found: Sequence[NDArray[np.int64]] = []
+    columns, values = [], []
     for _ in range(count):
-        best = left.argmax(1)
-        found = [*found, best]
-        if count > 1:
-            left[rows, best] = -np.inf
-    return np.stack(found, 1)
+        columns.append(scores.argmax(1))
+        values.append(scores[rows, columns[-1]])
+        scores[rows, columns[-1]] = -np.inf
+    return np.stack(columns, 1), np.stack(values, 1)

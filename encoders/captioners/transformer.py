@@ -6,6 +6,8 @@ few large matrices. Arrays are called as in `training.nn.caption_transformer`.
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,6 +54,12 @@ class TransformerDecoder:
             hidden = np.maximum(self._linear(f"{name}.up", self._norm(name, 2, x)), 0.0)
             x = x + self._linear(f"{name}.down", hidden)
         return _layer_norm(x, w["norm_g"], w["norm_b"]), state
+
+    def only(self, images: NDArray[np.int64]) -> TransformerDecoder:
+        """See StepDecoder."""
+        found = copy(self)
+        found._keys = [(keys[images], values[images]) for keys, values in self._keys]
+        return found
 
     def log_probabilities(self, hidden: Vectors, language: str) -> Vectors:
         """See StepDecoder."""

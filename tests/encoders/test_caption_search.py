@@ -1,5 +1,6 @@
 """Beam search: against all captions of a tiny vocabulary."""
 
+from copy import copy
 from itertools import product
 
 import numpy as np
@@ -32,6 +33,11 @@ class TableDecoder:
         before = hidden[:, :, 0].astype(int)
         return self.table[np.arange(len(before))[:, None], before]
 
+    def only(self, images):
+        part = copy(self)
+        part.table = self.table[images]
+        return part
+
 
 STARTS = {"en": 1, "zh": 2}
 OUTPUTS = {"en": np.array([END, 3, 4, 5]), "zh": np.array([END, 6, 7, 8])}
@@ -61,10 +67,10 @@ def test_a_wide_beam_finds_the_best_of_all_captions(penalty, seed):
     for language, best in found.items():
         for image in range(4):
             score, words = all_captions(decoder, image, language, penalty)[0]
-            assert tuple(best.positions[image][: len(words)]) == words
-            assert best.positions[image][len(words)] == END
-            assert best.length[image] == len(words) + 1
-            assert best.log_probability[image] == pytest.approx(
+            assert tuple(best.positions[image, 0, : len(words)]) == words
+            assert best.positions[image, 0, len(words)] == END
+            assert best.length[image, 0] == len(words) + 1
+            assert best.log_probability[image, 0] == pytest.approx(
                 score * (len(words) + 1) ** penalty, abs=1e-5
             )
 
@@ -74,7 +80,7 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step():
     found = search(decoder, 4, {"zh": 2}, {"zh": OUTPUTS["zh"]}, ALL, Beam(1, 6, 0.0))["zh"]
     for image in range(4):
         before = 2
-        for position in found.positions[image]:
+        for position in found.positions[image, 0]:
             assert position == decoder.table[image, before].argmax()
             before = OUTPUTS["zh"][position]
             if position == END:
@@ -87,9 +93,36 @@ def test_a_wider_beam_never_finds_a_less_probable_caption():
         search(decoder, 16, STARTS, OUTPUTS, ALL, Beam(size, MAX_WORDS, 0.0))["en"]
         for size in (1, 40)
     )
-    ended = (narrow.positions == END).any(1)  # greedy search may be cut before the end
-    assert ended.any()
-    assert (wide.log_probability[ended] >= narrow.log_probability[ended] - 1e-5).all()
+    assert (wide.log_probability >= narrow.log_probability - 1e-5).all()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_image_has_the_same_captions_alone(size):
+    decoder, beam = TableDecoder(images=16, seed=3), Beam(size, 6, candidates=5)
+    together = search(decoder, 16, STARTS, OUTPUTS, ALL, beam)
+    for image in range(16):
+        alone = search(decoder.only([image]), 1, STARTS, OUTPUTS, ALL, beam)
+        for language in STARTS:
+            assert (
+                alone[language].positions[0].tolist()
+                == together[language].positions[image].tolist()
+            )
+
+
+def test_candidates_are_different_captions_best_first():
+    decoder = TableDecoder(images=4, seed=2)
+    beam = Beam(4, MAX_WORDS, candidates=6)
+    found = search(decoder, 4, STARTS, OUTPUTS, ALL, beam)["en"]
+    scores = beam.scores(found.log_probability, found.length)
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    everything = [all_captions(decoder, image, "en", 0.7) for image in range(4)]
+    for image in range(4):
+        known = {words: score for score, words in everything[image]}
+        rows = found.positions[image][np.isfinite(found.log_probability[image])]
+        captions = [tuple(word for word in row.tolist() if word != END) for row in rows]
+        assert len(captions) == len(set(captions)) > 0
+        for caption, score in zip(captions, scores[image], strict=False):
+            assert known[caption] == pytest.approx(score, abs=1e-5)
 
 
 def test_what_is_there_is_said_once_but_articles_are_repeated():
@@ -97,7 +130,7 @@ def test_what_is_there_is_said_once_but_articles_are_repeated():
     decoder.table[:] = [-9.0, -1.0, -2.0, -3.0]  # the same word again and again, and no end
     once = {"en": np.array([True, False, False, True])}
     found = search(decoder, 4, {"en": 1}, OUTPUTS, once, Beam(1, 4, 0.0, 5.0))["en"]
-    assert found.positions.tolist() == [[1, 2, 3, 3, 3]] * 4
+    assert found.positions[:, 0].tolist() == [[1, 2, 3, 3, END]] * 4
     vocabulary = CaptionVocabulary({"en": ("a", "pole"), "ja": ("の", "夜")})
     for language in vocabulary.languages:
         assert vocabulary.repeatable(language).tolist() == [True, True, False]

@@ -134,7 +134,7 @@ def test_confidence_is_high_where_captions_are_right(trained):
     decoders = trained.averaged.module.served()
     found = fit_confidence(decoders, trained.validation, Beam(2, 8))
     assert set(found) == set(LANGUAGES)
-    hypotheses = decoders.hypotheses(trained.validation.images.at(np.arange(4)), Beam(2, 8))
+    hypotheses = decoders.captions(trained.validation.images.at(np.arange(4)), Beam(2, 8))
     assert (found["en"](hypotheses["en"]) > 0.8).all()
 
 

@@ -87,17 +87,17 @@ def test_a_word_depends_only_on_the_words_before():
 @pytest.mark.parametrize("size", [1, 3])
 def test_batches_and_beams_do_not_change_a_caption(size):
     decoders, beam = network().served(), Beam(size, 4)
-    together = decoders.hypotheses(features(), beam)["en"]
+    together = decoders.captions(features(), beam)["en"]
     images = features()
     for row in range(3):
         alone = ImageFeatures(images.pooled[row : row + 1], images.grid[row : row + 1])
-        found = decoders.hypotheses(alone, beam)["en"]
+        found = decoders.captions(alone, beam)["en"]
         assert found.positions[0].tolist() == together.positions[row].tolist()
 
 
 def test_languages_may_have_decoders_of_their_own():
     groups = {one: VOCABULARY.only(one) for one in WORDS}
-    found = network("show-and-tell", groups).served().hypotheses(features(), Beam(2, 4))
+    found = network("show-and-tell", groups).served().captions(features(), Beam(2, 4))
     assert set(found) == {"en", "zh"}
 
 
@@ -237,8 +237,8 @@ def test_tags_stand_beside_the_pooled_feature():
 
 
 def test_confidence_is_a_logistic_function_of_the_mean_log_probability():
-    found = Hypotheses(np.zeros((1, 2), np.int64), np.array([-4.0], "f"), np.array([2]))
-    assert Confidence(1.0, 2.0)(found).tolist() == [0.5]  # 1 * (-4 / 2) + 2 = 0
+    found = Hypotheses(np.zeros((1, 1, 2), np.int64), np.array([[-4.0]], "f"), np.array([[2]]))
+    assert Confidence(1.0, 2.0)(found).tolist() == [[0.5]]  # 1 * (-4 / 2) + 2 = 0
 
 
 def test_the_card_of_a_captioner_is_json(tmp_path):

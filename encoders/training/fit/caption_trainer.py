@@ -142,7 +142,7 @@ def hypotheses(
     """(caption, log P, length) of some images by language, in batches."""
     found: dict[str, list[tuple[str, float, int]]] = {}
     for first in range(0, len(rows), BATCH):
-        batch = decoders.hypotheses(images.at(rows[first : first + BATCH]), beam)
+        batch = decoders.captions(images.at(rows[first : first + BATCH]), beam)
         for language, one in batch.items():
             found.setdefault(language, []).extend(_captions(decoders, one, language))
     return found
@@ -153,8 +153,8 @@ def _captions(
 ) -> Iterator[tuple[str, float, int]]:
     yield from zip(
         decoders.text(found, language),
-        found.log_probability.tolist(),
-        found.length.tolist(),
+        found.log_probability[:, 0].tolist(),
+        found.length[:, 0].tolist(),
         strict=True,
     )
 

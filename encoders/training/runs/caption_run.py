@@ -14,6 +14,7 @@ from torch import Tensor
 
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners import WEIGHTS_FILE, BuiltInCaptioner, with_tags
+from capsearch.encoders.captioners.matching import PART as MATCH
 from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
@@ -21,12 +22,14 @@ from capsearch.encoders.image import ImageNetwork, check_backbone
 from capsearch.encoders.taggers import BuiltInTagger
 from capsearch.encoders.training.fit.caption_confidence import fit_confidence
 from capsearch.encoders.training.fit.caption_corpus import (
+    EncodedCaptions,
     TokenisedCaptions,
     encode,
     main_captions,
     tokenise,
     vocabulary_of,
 )
+from capsearch.encoders.training.fit.caption_matching import fit_match, with_match
 from capsearch.encoders.training.fit.caption_trainer import (
     CaptionSet,
     CaptionTrainer,
@@ -51,6 +54,7 @@ from capsearch.encoders.training.runs.schemes import Stage, stages_of
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import ImageFeatures
 
+_CANDIDATES = 10  # captions of each image that the match chooses from
 _REWARDED_EMA = 0.2  # epochs: rewards change a trained network quickly
 
 
@@ -105,7 +109,7 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     if before is not None:
         best = _interpolated(job, network, before, best)
     run = replace(run, languages=stages[-1].languages)
-    _export(replace(job, captioner=replace(captioner, run=run)), network, best)
+    _export(replace(job, captioner=replace(captioner, run=run)), stages[-1], network, best)
     _remove_checkpoints(run, len(stages))
     return run.output
 
@@ -192,10 +196,7 @@ def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epo
         epochs=max(1, round(run.options.epochs * stage.epochs)),
         ema_epochs=_REWARDED_EMA if stage.rewarded else run.options.ema_epochs,
     )
-    captions = {
-        language: encode(_captions(job, stage, language), job.vocabulary, language, len(job.train))
-        for language in stage.languages
-    }
+    captions = _encoded(job, stage)
     references = references_of(job.validation.data, stage.languages)
     if not any(references.values()):
         raise TrainingProblem(f"no captions to validate with in split '{run.validation_split}'")
@@ -216,12 +217,19 @@ def _interpolated(
     """With the weights between old and new that write the best captions by beam search."""
     languages = job.captioner.run.languages
     validation = ReferenceSet(job.validation, references_of(job.validation.data, languages))
-    beam = Beam(job.captioner.beam, job.captioner.config.max_words)
+    beam = _beam(job.captioner)
 
     def scores() -> Mapping[str, float]:
         return ciders(network.served(), first_images(validation), beam)
 
     return interpolate_weights(network, initial, replace(best, validation=scores()), scores)
+
+
+def _encoded(job: _Job, stage: Stage) -> Mapping[str, EncodedCaptions]:
+    return {
+        language: encode(_captions(job, stage, language), job.vocabulary, language, len(job.train))
+        for language in stage.languages
+    }
 
 
 def _captions(job: _Job, stage: Stage, language: str) -> TokenisedCaptions:
@@ -248,14 +256,19 @@ def _checkpoint(run: TrainingRun, stage: int) -> Path:
     return run.output.parent / f"{run.output.name}.{stage + 1}.checkpoint.safetensors"
 
 
-def _export(job: _Job, network: CaptionNetwork, best: Epoch) -> None:
-    """Write the model's folder: weights, words, and a card with the confidence of captions."""
+def _export(job: _Job, stage: Stage, network: CaptionNetwork, best: Epoch) -> None:
+    """Write the model's folder: weights, words, and a card with the confidence of captions.
+
+    The match of captions and images is fitted on the captions of the last stage.
+    """
     captioner, run, folder = job.captioner, job.captioner.run, job.captioner.run.output
-    beam = Beam(captioner.beam, captioner.config.max_words)
-    decoders = network.served()
+    beam = _beam(captioner)
     validation = ReferenceSet(job.validation, references_of(job.validation.data, run.languages))
+    match = fit_match(job.train.pooled, _encoded(job, stage), job.vocabulary)
+    decoders = with_match(network.served(), match, validation, beam)
     confidence = fit_confidence(decoders, validation, beam)
-    model_folder.save_arrays(folder / WEIGHTS_FILE, network.arrays())
+    arrays = {**network.arrays(), **{f"{MATCH}.{name}": one for name, one in match.items()}}
+    model_folder.save_arrays(folder / WEIGHTS_FILE, arrays)
     job.vocabulary.only(*run.languages).save(folder)
     card: dict[str, Any] = {
         **head_card(run, job.backbone, best, _training(job)),
@@ -263,6 +276,7 @@ def _export(job: _Job, network: CaptionNetwork, best: Epoch) -> None:
         "architecture": captioner.config.architecture,
         "groups": {name: list(found.languages) for name, found in network.groups.items()},
         "beam": asdict(beam),
+        "match_weight": 0.0 if decoders.match is None else decoders.match.weight,
         "validation_beam": {k: round(v, 4) for k, v in ciders(decoders, validation, beam).items()},
         "confidence": {language: asdict(found) for language, found in confidence.items()},
     }
@@ -273,6 +287,10 @@ def _export(job: _Job, network: CaptionNetwork, best: Epoch) -> None:
         }
     digest = model_folder.digest(folder, str(card["backbone_digest"]), str(card["beam"]))
     model_folder.write_card(folder, {"kind": "captioner", **card, "digest": digest})
+
+
+def _beam(captioner: CaptionRun) -> Beam:
+    return Beam(captioner.beam, captioner.config.max_words, candidates=_CANDIDATES)
 
 
 def _training(job: _Job) -> Mapping[str, Any]:

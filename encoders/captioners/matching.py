@@ -1,0 +1,46 @@
+"""How well captions suit an image: the cosine of two vectors, one of the image, one of the words.
+
+The image's vector is its pooled feature, whitened; a caption's vector is the sum of its words',
+which were fitted so that captions come near their images (ridge regression; a linear relative of
+CCA, Gong et al. 2014). A decoder's probabilities say how people write, so the likeliest caption is
+often one that suits many images; the match prefers the one that suits this image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsearch.encoders.captioners.decoders import Weights
+from capsearch.encoders.captioners.search import Beam, Hypotheses
+from capsearch.encoders.captioners.vocabulary import END
+from capsearch.engine.records import Vectors
+from capsearch.engine.vectors import unit
+
+PART = "match"  # what the names of its arrays start with
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionMatch:
+    """Ranks the candidates of a beam search by their score + weight * their match."""
+
+    arrays: Weights
+    weight: float
+
+    def image_vectors(self, pooled: Vectors) -> Vectors:
+        """(N, F) -> (N, K), of length 1."""
+        return unit(pooled @ self.arrays["image_W"].T + self.arrays["image_b"])
+
+    def matches(self, images: Vectors, found: Hypotheses, language: str) -> Vectors:
+        """(N, M) cosines of the candidates with their images."""
+        words = self.arrays[f"{language}_W"][found.positions]  # (N, M, T, K)
+        words[found.positions == END] = 0.0
+        captions = unit(words.sum(axis=2) + self.arrays[f"{language}_b"])
+        return np.asarray((captions @ images[:, :, None])[:, :, 0], np.float32)
+
+    def best(self, images: Vectors, found: Hypotheses, language: str, beam: Beam) -> Hypotheses:
+        """The best candidate of each image."""
+        scores = beam.scores(found.log_probability, found.length)
+        scores = scores + self.weight * self.matches(images, found, language)
+        return found.at(scores.argmax(axis=1)[:, None])

@@ -1,0 +1,122 @@
+"""Fits the match of captions and images (encoders.captioners.matching), and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from capsearch.encoders.captioners import BATCH, CaptionDecoders
+from capsearch.encoders.captioners.matching import CaptionMatch
+from capsearch.encoders.captioners.metrics import cider
+from capsearch.encoders.captioners.search import Beam
+from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
+from capsearch.encoders.training.fit.caption_corpus import EncodedCaptions
+from capsearch.encoders.training.fit.caption_trainer import ReferenceSet
+from capsearch.engine.metrics import middle_of_best
+from capsearch.engine.records import Vectors
+from capsearch.engine.vectors import unit
+
+WEIGHTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+_DIMENSIONS = 256
+_IMAGES_A_DIMENSION = 10  # the covariance of fewer images is mostly noise
+_RIDGE = 10.0
+
+
+def with_match(
+    decoders: CaptionDecoders, arrays: Mapping[str, Vectors], validation: ReferenceSet, beam: Beam
+) -> CaptionDecoders:
+    """The decoders with the match, at the weight whose captions have the best CIDEr-D.
+
+    Without it, where no weight is better than none.
+    """
+    found = _candidates(decoders, CaptionMatch(arrays, 0.0), validation, beam)
+    scores = [float(np.mean([*_ciders(found, validation, weight)])) for weight in WEIGHTS]
+    if max(scores) <= scores[0]:
+        return decoders
+    return replace(decoders, match=CaptionMatch(arrays, middle_of_best(WEIGHTS, scores)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The captions that a search found of one image, and what they are ranked by."""
+
+    texts: Sequence[str]
+    scores: Vectors
+    matches: Vectors
+
+    def best(self, weight: float) -> str:
+        return self.texts[int((self.scores + weight * self.matches).argmax())]
+
+
+def _candidates(
+    decoders: CaptionDecoders, match: CaptionMatch, validation: ReferenceSet, beam: Beam
+) -> Mapping[str, Sequence[_Candidates]]:
+    """Those of all images by language."""
+    made: dict[str, list[_Candidates]] = {}
+    rows = np.arange(len(validation.images))
+    for first in range(0, len(rows), BATCH):
+        features = validation.images.at(rows[first : first + BATCH])
+        images = match.image_vectors(features.pooled)
+        for language, found in decoders.candidates(features, beam).items():
+            texts = [
+                decoders.text(found.at(np.full((len(images), 1), column)), language)
+                for column in range(found.length.shape[1])
+            ]
+            scores = beam.scores(found.log_probability, found.length)
+            matches = match.matches(images, found, language)
+            made.setdefault(language, []).extend(
+                _Candidates(*one)
+                for one in zip(zip(*texts, strict=True), scores, matches, strict=True)
+            )
+    return made
+
+
+def _ciders(
+    found: Mapping[str, Sequence[_Candidates]], validation: ReferenceSet, weight: float
+) -> Iterator[float]:
+    for language, wanted in validation.references.items():
+        if wanted:
+            captions = {row: found[language][row].best(weight) for row in wanted}
+            yield cider(captions, wanted, language)
+
+
+def fit_match(
+    pooled: Vectors, captions: Mapping[str, EncodedCaptions], vocabulary: CaptionVocabulary
+) -> Mapping[str, Vectors]:
+    """The arrays of CaptionMatch from the (N, F) features and the captions of images."""
+    arrays = dict(_whitening(pooled.astype(np.float32)))
+    images = unit(pooled @ arrays["image_W"].T + arrays["image_b"])
+    for language, found in captions.items():
+        sentences = [found.sentences[at] for one in found.by_image for at in one.tolist()]
+        rows = np.repeat(np.arange(len(images)), [len(one) for one in found.by_image])
+        words = _ridge(_counts(sentences, len(vocabulary.outputs(language))), images[rows])
+        arrays |= {f"{language}_W": words, f"{language}_b": words[0].copy()}  # END is once in each
+    return arrays
+
+
+def _whitening(pooled: Vectors) -> Mapping[str, Vectors]:
+    """The first principal components, of variance 1."""
+    mean = pooled.mean(axis=0)
+    variances, directions = np.linalg.eigh(np.cov(pooled - mean, rowvar=False, bias=True))
+    count = max(1, min(_DIMENSIONS, len(pooled) // _IMAGES_A_DIMENSION, len(variances)))
+    scale = 1.0 / np.sqrt(np.maximum(variances[-count:], 1e-12))
+    weights = (directions[:, -count:] * scale).T.astype(np.float32)
+    return {"image_W": weights, "image_b": -weights @ mean}
+
+
+def _counts(sentences: Sequence[NDArray[np.int64]], words: int) -> csr_array:
+    """(S, W) how often each word is in a sentence."""
+    columns = np.concatenate(sentences)
+    starts = np.cumsum([0, *map(len, sentences)])
+    return csr_array((np.ones(len(columns), np.float32), columns, starts), (len(sentences), words))
+
+
+def _ridge(counts: csr_array, images: Vectors) -> Vectors:
+    """(W, K) vectors of words whose sums are near the images."""
+    gram = (counts.T @ counts).toarray()
+    gram[np.diag_indices_from(gram)] += _RIDGE
+    return np.asarray(np.linalg.solve(gram, counts.T @ images), np.float32)
