@@ -186,7 +186,9 @@ def _named(
     found = np.zeros((len(texts), len(images)), np.float32)
     for row, text in enumerate(texts):
         model = encoder.evidence_model(text, language)
-        named = encoder.named(text) if model is not None and model.concept_weight else None
+        named = None
+        if model is not None and model.concept_weight:
+            named = encoder.named(text, language)
         if model is not None and named is not None:
             found[row] = named.weighted(model.concept_weight).scores(images)
     return found

@@ -35,7 +35,7 @@ class Descriptions:
         languages = [one for one in synthetic.WORDS if one in model.text.languages]
         chosen = [languages[at % len(languages)] for at in range(CAPTIONS_PER_IMAGE)]
         self._texts = [(language, synthetic.sentences(language)) for language in chosen]
-        self._concepts = _concepts(model, texts=[one for _, some in self._texts for one in some])
+        self._concepts = _concepts(model, self._texts)
         self._chosen, self._shares = _tags(model, self._concepts, images)
 
     def captions(self, at: int) -> Iterator[tuple[str, str]]:
@@ -85,12 +85,13 @@ def describe(writer: CatalogWriter, model: Model, ids: Sequence[str]) -> None:
     )
 
 
-def _concepts(model: Model, texts: Sequence[str]) -> list[str]:
+def _concepts(model: Model, texts: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """The broadest that most sentences name, and others."""
     named = Counter(
         max(sorted(ids), key=lambda one: len(concepts.narrower(one)))
-        for text in texts
-        for ids in model.text.concepts(text)
+        for language, some in texts
+        for text in some
+        for ids in model.text.concepts(text, language)
     )
     chosen = [one for one, _ in named.most_common(_NAMED)]
     others = sorted(concepts.all_concepts().keys() - named.keys())

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from capsearch.encoders import atomic, concepts
+from capsearch.encoders.concepts.mentions import mentioned
 from capsearch.encoders.model_folder import Arrays, save_arrays
 from capsearch.engine.named import Floats, NamedConcepts
 from capsearch.engine.records import Vectors
@@ -36,31 +37,31 @@ class ConceptClassifiers:
     weights: Vectors = field(repr=False)  # (K, D) for rows of an index
     biases: Vectors = field(repr=False)  # (K,)
 
-    def senses(self, text: str) -> tuple[tuple[int, ...], ...]:
+    def senses(self, text: str, language: str) -> tuple[tuple[int, ...], ...]:
         """The classifiers of each thing that a text names, as far as there are any.
 
         Those of what the name means, or where there are none, those of everything narrower.
         """
         found = []
-        for ids in concepts.mentioned(text):
+        for ids in mentioned(text, language):
             known = [self._row[one] for one in concepts.broadest(ids) if one in self._row]
             found.append(known or sorted(self._row[one] for one in ids if one in self._row))
         return tuple(tuple(rows) for rows in found if rows)
 
-    def named(self, text: str) -> NamedConcepts | None:
+    def named(self, text: str, language: str) -> NamedConcepts | None:
         """Those that a text names; None without any."""
-        senses = self.senses(text)
+        senses = self.senses(text, language)
         if not senses:
             return None
         rows = [row for one in senses for row in one]
         return NamedConcepts(self.weights[rows], self.biases[rows], tuple(map(len, senses)))
 
-    def scores(self, texts: Sequence[str], images: Vectors) -> Floats:
+    def scores(self, texts: Sequence[str], language: str, images: Vectors) -> Floats:
         """(Q, N) of many texts on many images, as `NamedConcepts.scores` has them."""
         log_odds = images @ self.weights.T + self.biases  # (N, D) x (D, K) -> (N, K)
         found = np.zeros((len(texts), len(images)))
         for at, text in enumerate(texts):
-            for rows in self.senses(text):
+            for rows in self.senses(text, language):
                 found[at] -= np.logaddexp(0.0, -log_odds[:, rows].max(axis=1))
         return found
 

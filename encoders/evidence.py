@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders import atomic, concepts
+from capsearch.encoders import atomic
 from capsearch.encoders.concept_classifiers import ConceptClassifiers
+from capsearch.encoders.concepts.mentions import names_one_of
 from capsearch.encoders.model_folder import Arrays, save_arrays
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
@@ -76,9 +77,9 @@ class StoredEvidence:
         stored = Arrays(self.folder / BANK_FILE)
         return DocumentBank(stored["images"], stored["captions"])
 
-    def named(self, text: str) -> NamedConcepts | None:
+    def named(self, text: str, language: str) -> NamedConcepts | None:
         """Classifiers of what a query names; None where there are none, or it names nothing."""
-        found = self.classifiers.named(text) if self.classifiers else None
+        found = self.classifiers.named(text, language) if self.classifiers else None
         return found and replace(found, background=self.bank.named_background(found))
 
     @cached_property
@@ -86,9 +87,9 @@ class StoredEvidence:
         """Those of concepts in the space of image vectors; None where none were fitted."""
         return ConceptClassifiers.load(self.folder)
 
-    def is_rare(self, text: str) -> bool:
+    def is_rare(self, text: str, language: str) -> bool:
         """Whether a query names none of the objects that names were fitted on."""
-        return bool(self._objects) and not concepts.names_one_of(text, self._objects)
+        return bool(self._objects) and not names_one_of(text, language, self._objects)
 
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:

@@ -236,7 +236,8 @@ def _said(text: str, language: str, spellings: _Spellings) -> Iterable[str]:
 def _tag_key(tag: str, spellings: _Spellings) -> str:
     """A human tag: a concept's name as a whole, or a word of its own."""
     label = simplify(normalise(tag)).lower()
-    concept = concepts.likeliest(label)
+    plain = label.removesuffix("的") if len(label) > 2 else label  # 白色的
+    concept = concepts.likeliest(label, "zh") or concepts.likeliest(plain, "zh")
     if concept is not None:
         return concept.id
     spellings.counts[f"zh:{label}"][label] += 1

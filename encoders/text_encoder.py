@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capsearch.encoders import concepts
+from capsearch.encoders.concepts.mentions import mentioned
 from capsearch.encoders.evidence import StoredEvidence
 from capsearch.encoders.hubness import Hubness
 from capsearch.encoders.languages import detect, simplify
@@ -84,15 +84,15 @@ class CalibratedTextEncoder(ABC):
         if fitted is None:
             return None
         words, unfamiliar = word_count(text), bool(self.unknown_words(text, language))
-        return fitted.at(words, unfamiliar, words < LONG and self.evidence.is_rare(text))
+        return fitted.at(words, unfamiliar, words < LONG and self.evidence.is_rare(text, language))
 
     def background(self, encoded: EncodedText) -> Mapping[Source, float]:
         """What one encoded query scores on unrelated images and captions."""
         return self.evidence.bank.background(encoded)
 
-    def named(self, text: str) -> NamedConcepts | None:
+    def named(self, text: str, language: str) -> NamedConcepts | None:
         """Classifiers of what a query names, where calibration fitted any."""
-        return self.evidence.named(text)
+        return self.evidence.named(text, language)
 
     def subject(self, text: str, language: str) -> str:
         """What a query asks for, without the words that ask for it."""
@@ -102,9 +102,9 @@ class CalibratedTextEncoder(ABC):
         """The text in the spelling that the encoder was trained with: Simplified Chinese."""
         return simplify(text) if language == "zh" else text
 
-    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+    def concepts(self, text: str, language: str) -> tuple[frozenset[str], ...]:
         """What a query names, by the concept table."""
-        return concepts.mentioned(text)
+        return mentioned(text, language)
 
     def words(self, text: str) -> tuple[str, ...]:
         """Folded tokens of a text, in order."""

@@ -196,11 +196,11 @@ class FakeTextEncoder:
         """Lower-case words, each once."""
         return tuple(dict.fromkeys(self.words(text)))
 
-    def named(self, text: str) -> NamedConcepts | None:
+    def named(self, text: str, language: str) -> NamedConcepts | None:
         """Nothing: it has no classifiers."""
         return None
 
-    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+    def concepts(self, text: str, language: str) -> tuple[frozenset[str], ...]:
         """The colours and things that a text names."""
         counts = _concept_counts(text, self.detect(text))
         names = [names[0] for names, count in zip(CONCEPTS, counts, strict=True) if count]

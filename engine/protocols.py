@@ -150,7 +150,7 @@ class TextEncoder(Protocol):
         """What one encoded query scores on the model's banks of unrelated images and captions."""
         ...
 
-    def named(self, text: str) -> NamedConcepts | None:
+    def named(self, text: str, language: str) -> NamedConcepts | None:
         """Classifiers of what a query names, with their background; None where it has none."""
         ...
 
@@ -162,7 +162,7 @@ class TextEncoder(Protocol):
         """The folded tokens that a query looks for, each once."""
         ...
 
-    def concepts(self, text: str) -> tuple[frozenset[str], ...]:
+    def concepts(self, text: str, language: str) -> tuple[frozenset[str], ...]:
         """What a query names: the ids of each concept and of all narrower ones."""
         ...
 

@@ -112,7 +112,7 @@ class SearchEngine:
                 mode = "cm"  # nothing to fuse with
             else:
                 fitted = without(fitted, "caption", "generated")
-        named = None if mode == "cl" else self._named(subject, fitted)
+        named = None if mode == "cl" else self._named(subject, language, fitted)
         fusion, model = self._fusion(query, text, language, mode, fitted, named)
         words = self.text_encoder.keywords(subject) if "words" in fusion.sources else ()
         phrases = (self.text_encoder.words(one) for one in query.phrases)
@@ -122,7 +122,9 @@ class SearchEngine:
             caption=text.caption[0] if "caption" in fusion.sources else None,
             caption_offsets=model.caption_offsets if model else {},
             words=words,
-            concepts=self.text_encoder.concepts(query.text) if "tag" in fusion.sources else (),
+            concepts=self.text_encoder.concepts(query.text, language)
+            if "tag" in fusion.sources
+            else (),
             phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
             named=named,
         )
@@ -136,11 +138,16 @@ class SearchEngine:
             raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
         return language
 
-    def _named(self, subject: str, model: EvidenceModel | None) -> NamedConcepts | None:
+    def _concepts(self, query: Query, language: str) -> tuple[frozenset[str], ...]:
+        return self.text_encoder.concepts(query.text, language)
+
+    def _named(
+        self, subject: str, language: str, model: EvidenceModel | None
+    ) -> NamedConcepts | None:
         """What the query names, with the weight that it has in the score of an image."""
         if model is None or not model.concept_weight:
             return None
-        found = self.text_encoder.named(subject)
+        found = self.text_encoder.named(subject, language)
         return found and found.weighted(model.concept_weight)
 
     def _fusion(

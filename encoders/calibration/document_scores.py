@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders import concepts
 from capsearch.encoders.calibration.collection import EncodedImages, Rows
+from capsearch.encoders.concepts.mentions import mentioned
 from capsearch.encoders.evidence import DocumentBank, best_scores
 from capsearch.engine.records import EncodedText, Vectors
 
@@ -35,7 +35,9 @@ def generated_scores(data: EncodedImages, queries: Vectors, images: Rows) -> dic
     return found
 
 
-def tag_scores(data: EncodedImages, texts: Sequence[str], images: Rows) -> Vectors | None:
+def tag_scores(
+    data: EncodedImages, texts: Sequence[str], language: str, images: Rows
+) -> Vectors | None:
     """(Q, N) how sure the model's tags are of what each query names; None without tags."""
     if not data.tags:
         return None
@@ -47,7 +49,8 @@ def tag_scores(data: EncodedImages, texts: Sequence[str], images: Rows) -> Vecto
             table[row, columns[tag.concept]] = max(table[row, columns[tag.concept]], tag.confidence)
     scores = np.zeros((len(texts), len(tags)), np.float32)
     for at, text in enumerate(texts):
-        named = [[columns[one] for one in ids if one in columns] for ids in _mentioned(text)]
+        mentions = _mentioned(text, language)
+        named = [[columns[one] for one in ids if one in columns] for ids in mentions]
         for chosen in named:
             if chosen:
                 scores[at] += table[:, chosen].max(axis=1) / len(named)
@@ -55,18 +58,23 @@ def tag_scores(data: EncodedImages, texts: Sequence[str], images: Rows) -> Vecto
 
 
 def named_scores(
-    data: EncodedImages, texts: Sequence[str], images: Rows, bank: DocumentBank
+    data: EncodedImages,
+    texts: Sequence[str],
+    language: str,
+    images: Rows,
+    bank: DocumentBank,
 ) -> tuple[Floats | None, Floats | None]:
     """(Q, N) what classifiers say of what each query names, and (Q,) of unrelated images."""
     found = data.classifiers
     if found is None:
         return None, None
-    return found.scores(texts, data.images[images]), best_scores(found.scores(texts, bank.images))
+    images_scores = found.scores(texts, language, data.images[images])
+    return images_scores, best_scores(found.scores(texts, language, bank.images))
 
 
 @lru_cache(maxsize=100_000)
-def _mentioned(text: str) -> tuple[frozenset[str], ...]:
-    return concepts.mentioned(text)
+def _mentioned(text: str, language: str) -> tuple[frozenset[str], ...]:
+    return mentioned(text, language)
 
 
 def backgrounds(bank: DocumentBank, visual: Vectors, caption: Vectors) -> tuple[Floats, Floats]:

@@ -87,7 +87,7 @@ def fit_evidence(
         long = _fit(sentences, sentences, weight, random)
         labels = object_names.get(language, {})
         encoded = encode_texts(encoder, list(labels.values()), language)
-        short = list(names(data, encoded, labels, bank, random))
+        short = list(names(data, encoded, labels, bank, random, language))
         plain = list(
             drawn_names(
                 data,

@@ -25,6 +25,7 @@ from capsearch.encoders.calibration.scenarios import (
     without_captions,
 )
 from capsearch.encoders.concept_classifiers import ConceptClassifiers
+from capsearch.encoders.concepts.mentions import names_one_of
 from capsearch.encoders.datasets.captioned import Source
 from capsearch.encoders.datasets.dataset import read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
@@ -141,4 +142,4 @@ def drawn_names(
 def _sort_of(name: str, encoder: TextEncoder, language: str, objects: Collection[str]) -> Sort:
     if encoder.unknown_words(name, language):
         return "unfamiliar"
-    return "short" if not objects or concepts.names_one_of(name, objects) else "rare"
+    return "short" if not objects or names_one_of(name, language, objects) else "rare"

@@ -114,6 +114,7 @@ def names(
     named: Mapping[str, str],
     bank: DocumentBank,
     random: np.random.Generator,
+    query_language: str,
 ) -> Iterator[Scenario]:
     """Names of objects as queries: all images that people labelled so are relevant.
 
@@ -141,8 +142,8 @@ def names(
                 language,
                 asked,
                 generated_scores(data, caption, chosen),
-                tag_scores(data, asked, chosen),
-                *named_scores(data, asked, chosen, bank),
+                tag_scores(data, asked, query_language, chosen),
+                *named_scores(data, asked, query_language, chosen, bank),
             )
 
 
@@ -177,8 +178,8 @@ def share_of(
         other,
         queries.texts,
         generated_scores(data, queries.caption, images),
-        tag_scores(data, queries.texts, images),
-        *named_scores(data, queries.texts, images, bank),
+        tag_scores(data, queries.texts, language, images),
+        *named_scores(data, queries.texts, language, images, bank),
     )
 
 
@@ -201,8 +202,8 @@ def without_captions(
         language,
         tuple(texts),
         generated_scores(data, queries.caption, images),
-        tag_scores(data, texts, images),
-        *named_scores(data, texts, images, bank),
+        tag_scores(data, texts, language, images),
+        *named_scores(data, texts, language, images, bank),
     )
 
 
@@ -248,8 +249,8 @@ def _scenario(
         caption_language,
         queries.texts,
         generated_scores(data, queries.caption, images),
-        tag_scores(data, queries.texts, images),
-        *named_scores(data, queries.texts, images, bank),
+        tag_scores(data, queries.texts, query_language, images),
+        *named_scores(data, queries.texts, query_language, images, bank),
     )
 
 

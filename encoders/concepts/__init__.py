@@ -9,15 +9,15 @@ vocabulary, and tag filters their synonyms: `--tag animal` finds what is tagged 
     concepts.likeliest("kite")        # the one that a label most likely means
     concepts.narrower("animal")       # the ids of all animals, itself included
     concepts.under("动物")            # the same by any name
-    concepts.mentioned("两只猫")      # what a query names
+
+What sentences name is found by `concepts.mentions`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
@@ -28,11 +28,7 @@ from capsearch.engine.records import LANGUAGES
 
 _FOLDER = Path(__file__).parent
 # The tables in which labels of images most likely stand, likeliest first: a kite is not the bird.
-_SENSES = ("objects", "vehicles", "clothing", "food", "upper", "people", "animals")
-_MAX_WORDS, _MAX_CHARACTERS = 4, 12  # of a name that is looked for in a text
-_RUN = re.compile(
-    r"[a-z0-9'’.-]+(?: [a-z0-9'’.-]+)*|[^\x00-\x7f]+"
-)  # Latin words, or other scripts
+_SENSES = ("upper", "objects", "vehicles", "clothing", "food", "people", "animals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +77,22 @@ def fold(name: str) -> str:
     return simplify(normalise(name)).lower()
 
 
-def likeliest(name: str) -> Concept | None:
-    """The concept that a label most likely means; None for a label that names none."""
-    return min(named(name), key=sense, default=None)
+def folded(names: Iterable[str]) -> list[str]:
+    """Names of the table, folded; as one text, since converting each would take a while."""
+    return simplify("\n".join(names)).lower().split("\n")
+
+
+def likeliest(name: str, language: str | None = None) -> Concept | None:
+    """The concept that a label most likely means; None for a label that names none.
+
+    In a `language`, names of that language count: 货车 is a truck, and 貨車 a freight car.
+    """
+    known = [one for one in named(name) if language is None or _has_name(one, name, language)]
+    return min(known, key=lambda one: sense(one, name, language), default=None)
+
+
+def _has_name(concept: Concept, name: str, language: str) -> bool:
+    return fold(name) in map(fold, concept.names[language])
 
 
 def label_of(concept_id: str, label: str, language: str) -> str:
@@ -99,49 +108,15 @@ def under(name: str) -> frozenset[str]:
     return frozenset(chain.from_iterable(narrower(one.id) for one in named(name)))
 
 
-def mentioned(text: str) -> tuple[frozenset[str], ...]:
-    """What a text names: for each name in it, the ids `under` it. Longer names go first.
+def sense(concept: Concept, name: str, language: str | None = None) -> tuple[int, bool]:
+    """How usual it is that a name means this concept among those that have it, lowest first.
 
-    So a hot dog is no dog. English plurals name what their singulars do.
+    What images usually show; of these, what it is the commonest name of, in its language.
     """
-    found: dict[frozenset[str], None] = {}
-    for run in _RUN.findall(fold(text)):
-        parts = run.split(" ") if run.isascii() else list(run)
-        found |= dict.fromkeys(_mentioned_in(parts, run.isascii()))
-    return tuple(found)
-
-
-def names_one_of(text: str, ids: Collection[str]) -> bool:
-    """Whether a text names one of these concepts, or something broader."""
-    return any(not found.isdisjoint(ids) for found in mentioned(text))
-
-
-def _mentioned_in(parts: list[str], latin: bool) -> Iterator[frozenset[str]]:
-    """Names in a sequence of words, or of characters; the longest at each place."""
-    longest, between = (_MAX_WORDS, " ") if latin else (_MAX_CHARACTERS, "")
-    at = 0
-    while at < len(parts):
-        for length in range(min(longest, len(parts) - at), 0, -1):
-            name = between.join(parts[at : at + length])
-            ids = next(filter(None, map(under, _singulars(name) if latin else (name,))), None)
-            if ids:
-                yield ids
-                at += length - 1
-                break
-        at += 1
-
-
-def _singulars(name: str) -> Iterator[str]:
-    """A name as written, then what it may be the plural of."""
-    yield name
-    for ending, singular in (("ies", "y"), ("ves", "f"), ("es", ""), ("s", "")):
-        if name.endswith(ending) and len(name) > len(ending) + 2:
-            yield name[: -len(ending)] + singular
-
-
-def sense(concept: Concept) -> int:
-    """How usual it is that images show this concept among those of one name, lowest first."""
-    return _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
+    languages = (language,) if language else LANGUAGES
+    commonest = any(fold(concept.name(one)) == fold(name) for one in languages)
+    place = _SENSES.index(concept.table) if concept.table in _SENSES else len(_SENSES)
+    return place, not commonest
 
 
 def broader(concept_id: str) -> frozenset[str]:
@@ -188,10 +163,8 @@ def _ids_by_name() -> Mapping[str, tuple[str, ...]]:
         for language in LANGUAGES
         for name in one.names[language]
     ]
-    # One text of all names, since converting each would take a while; a test compares with fold.
-    folded = simplify("\n".join(name for name, _ in names)).lower().split("\n")
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for name, (_, concept_id) in zip(folded, names, strict=True):
+    for name, (_, concept_id) in zip(folded(name for name, _ in names), names, strict=True):
         found[name][concept_id] = None
     return {name: tuple(ids) for name, ids in found.items()}
 

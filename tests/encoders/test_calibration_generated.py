@@ -111,7 +111,7 @@ def test_without_a_captioner_nothing_is_fitted_for_it(data, bank):
 def test_tag_scores_are_the_surest_tag_of_each_thing_named():
     some = build(1.0, 0.9)
     some = replace(some, tags=((Tag("cat", "en", 0.4, "m", "cat"), Tag("x", "en", 1.0, "m")), ()))
-    found = scenarios.tag_scores(some, ["a cat", "a cat on a sofa", "zyzzyva"], np.arange(2))
+    found = scenarios.tag_scores(some, ["a cat", "a cat on a sofa", "zyzzyva"], "en", np.arange(2))
     assert found == pytest.approx(np.array([[0.4, 0], [0.2, 0], [0, 0]]))
 
 

@@ -181,8 +181,7 @@ def test_a_query_is_rare_if_it_names_none_of_the_objects(bank, tmp_path):
     evidence.save(tmp_path, fitted, bank, {"cat"})
     stored = evidence.StoredEvidence(tmp_path)
     assert stored.model("en") == fitted["en"]
-    assert [stored.is_rare(text) for text in ("two cats", "猫", "an animal", "violin", "zxqv")] == [
-        False, False, False, True, True,
-    ]  # fmt: skip
+    texts = {"two cats": "en", "猫": "zh", "an animal": "en", "violin": "en", "zxqv": "en"}
+    assert [stored.is_rare(*one) for one in texts.items()] == [False, False, False, True, True]
     evidence.save(tmp_path, fitted, bank)
-    assert not evidence.StoredEvidence(tmp_path).is_rare("violin")
+    assert not evidence.StoredEvidence(tmp_path).is_rare("violin", "en")

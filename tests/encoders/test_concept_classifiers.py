@@ -16,30 +16,30 @@ def classifiers(ids=IDS):
 
 
 @pytest.mark.parametrize(
-    ("text", "senses"),
+    ("text", "language", "senses"),
     [
-        ("a cat on a couch", ((1,), (2,))),
-        ("两只猫", ((1,),)),
-        ("ソファの上の猫", ((2,), (1,))),
-        ("an animal", ((0,),)),
-        ("a dog", ((3,),)),  # no classifier of its own: what is narrower
-        ("a violin and the sea", ()),
+        ("a cat on a couch", "en", ((1,), (2,))),
+        ("两只猫", "zh", ((1,),)),
+        ("ソファの上の猫", "ja", ((2,), (1,))),
+        ("an animal", "en", ((0,),)),
+        ("a dog", "en", ((3,),)),  # no classifier of its own: what is narrower
+        ("a violin and the sea", "en", ()),
     ],
 )
-def test_a_text_has_the_classifiers_of_what_it_names(text, senses):
-    assert classifiers().senses(text) == senses
+def test_a_text_has_the_classifiers_of_what_it_names(text, language, senses):
+    assert classifiers().senses(text, language) == senses
 
 
 def test_what_names_nothing_known_has_none():
-    assert classifiers().named("a violin") is None
+    assert classifiers().named("a violin", "en") is None
 
 
 def test_many_texts_score_as_each_of_them_does():
     images = RANDOM.standard_normal((5, 3)).astype(np.float32)
     texts = ["a cat on a couch", "a dog", "a violin"]
-    table = classifiers().scores(texts, images)
+    table = classifiers().scores(texts, "en", images)
     for text, row in zip(texts, table, strict=True):
-        one = classifiers().named(text)
+        one = classifiers().named(text, "en")
         expected = np.zeros(5) if one is None else one.scores(images)
         assert row == pytest.approx(expected, abs=1e-5)
 

@@ -90,7 +90,7 @@ MODEL = EvidenceModel({"": KindWeights(0.0, {"image": 1.0}, {"image": -1.0})}, 1
 
 def engine_of(model):
     class Naming(FakeTextEncoder):
-        def named(self, text):
+        def named(self, text, language):
             return named([np.eye(self.dimension, dtype=np.float32)[0]], background=-0.25)
 
         def evidence_model(self, text, language):
