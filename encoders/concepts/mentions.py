@@ -80,12 +80,15 @@ def longest_name(
 
     () and 1 for none.
     """
+    if words[at].kind.startswith("接尾辞"):  # 2つの is no 角
+        return (), 1
     for length in range(min(longest, len(words) - at), 0, -1):
         part = words[at : at + length]
         if _means_nothing(part, language):
             return (), length
         for spelling, verb in _SPELLINGS.get(language, _english_spellings)(part):
-            if ids := _named(spelling, language, verb):
+            ids = _named(spelling, language, verb)
+            if ids and not means_nothing(spelling, language):
                 return ids, length
     return (), 1
 
@@ -157,9 +160,8 @@ Spellings = Iterator[tuple[str, bool]]  # how a name may be spelled, and whether
 def _chinese_spellings(words: Sequence[Word]) -> Spellings:
     spelling = "".join(word.surface for word in words)
     yield spelling, False
-    if (
-        words[-1].kind and len(spelling) > 1 and spelling[-1] in "在着了上里"
-    ):  # 坐在 -> 坐, 餐桌上 -> 餐桌
+    # Words that jieba cut: 坐在 -> 坐, 餐桌上 -> 餐桌.
+    if words[-1].kind and len(spelling) > 1 and spelling[-1] in "在着了上里":
         yield spelling[:-1], spelling[-1] in "在着了"
 
 
