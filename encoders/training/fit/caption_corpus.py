@@ -19,7 +19,10 @@ from capsearch.engine.errors import TrainingProblem
 
 # Written by people for these photographs. Others are translated, assisted or generated, or of
 # another style: a model learns from them first, and from these last (COCO-CN, sequential learning).
-MAIN_SOURCES = frozenset({"coco", "coco-normalised", "coco-cn", "stair", "yj", "xtd10"})
+# VinVL's are generated, but by a model trained to write as people did for these photographs: they
+# teach a small captioner more than one person's caption does (sequence-level distillation, Kim and
+# Rush 2016).
+MAIN_SOURCES = frozenset({"coco", "coco-normalised", "coco-cn", "stair", "yj", "xtd10", "vinvl"})
 VOCABULARY_SIZE = 6000  # words of a language; rarer ones are too rare to be learned
 
 
