@@ -54,7 +54,7 @@ def mentioned(text: str, language: str) -> tuple[frozenset[str], ...]:
 
     A text that is a name by itself means what has this name.
     """
-    whole = _named(_folded([text], language)[0], language)
+    whole = _named(_folded([normalise(text)], language)[0], language)
     if whole:
         return (_under(whole),)
     words, longest = _words(text, language)
@@ -150,7 +150,9 @@ def _words(text: str, language: str) -> tuple[list[Word], int]:
     if language == "ja":
         return japanese_words(text), _MAX_WORDS
     if language == "zh":
-        return [Word(part) for part in _PART.findall(_folded([text], language)[0])], _MAX_CHARACTERS
+        return [
+            Word(part) for part in _PART.findall(_folded([normalise(text)], language)[0])
+        ], _MAX_CHARACTERS
     return english_words(text), _MAX_WORDS
 
 
@@ -251,9 +253,7 @@ def _ids_by_name(language: str) -> Mapping[str, tuple[str, ...]]:
 
 def _folded(texts: Sequence[str], language: str) -> list[str]:
     """As they are compared: in lower case, Chinese in Simplified characters, Japanese not."""
-    if language == "zh":
-        return concepts.folded(map(normalise, texts))
-    return [normalise(text).lower() for text in texts]
+    return concepts.folded(texts) if language == "zh" else [text.lower() for text in texts]
 
 
 def _ranked(known: Sequence[concepts.Concept], name: str, language: str) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def tags(
     "--scheme",
     default="sequential",
     show_default=True,
-    help="The training scheme: sequential (all captions, then those that people wrote for these "
+    help="The training scheme: sequential (all captions, then those written for these "
     "photographs), mixed, artificial-token, transfer, alternate or monolingual; or, after one of "
     "them, self-critical (captions are sampled and rewarded for CIDEr-D).",
 )

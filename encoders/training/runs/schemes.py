@@ -1,12 +1,12 @@
 """Training schemes of captioners by name, as the papers compare them.
 
-monolingual       one language, captions that people wrote for these photographs
+monolingual       one language, captions written for these photographs
 mixed             all captions at once, whoever wrote them
 artificial-token  several languages, one decoder that is told the language by its first token
 alternate         several languages, a decoder for each, batches in turn (Miyazaki 2016)
 transfer          English first; then a new decoder for the other languages keeps the embedding
                   of the image (Miyazaki 2016)
-sequential        all captions first; then those that people wrote, at a tenth of the learning
+sequential        all captions first; then those written for these, at a tenth of the learning
                   rate (COCO-CN)
 self-critical     samples of a trained captioner are rewarded for CIDEr-D (Rennie 2017)
 """
