@@ -115,6 +115,7 @@ class SearchEngine:
         named = None if mode == "cl" else self._named(subject, language, fitted)
         fusion, model = self._fusion(query, text, language, mode, fitted, named)
         words = self.text_encoder.keywords(subject) if "words" in fusion.sources else ()
+        tagged = "tag" in fusion.sources
         phrases = (self.text_encoder.words(one) for one in query.phrases)
         encoded = EncodedQuery(
             fusion=fusion,
@@ -122,9 +123,7 @@ class SearchEngine:
             caption=text.caption[0] if "caption" in fusion.sources else None,
             caption_offsets=model.caption_offsets if model else {},
             words=words,
-            concepts=self.text_encoder.concepts(query.text, language)
-            if "tag" in fusion.sources
-            else (),
+            concepts=self.text_encoder.concepts(subject, language) if tagged else (),
             phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
             named=named,
         )
@@ -137,9 +136,6 @@ class SearchEngine:
             known = ", ".join(self.text_encoder.languages)
             raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
         return language
-
-    def _concepts(self, query: Query, language: str) -> tuple[frozenset[str], ...]:
-        return self.text_encoder.concepts(query.text, language)
 
     def _named(
         self, subject: str, language: str, model: EvidenceModel | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capsearch.encoders.captioners.decoders import Weights
 from capsearch.encoders.captioners.search import Beam, Hypotheses
@@ -32,15 +33,23 @@ class CaptionMatch:
         """(N, F) -> (N, K), of length 1."""
         return unit(pooled @ self.arrays["image_W"].T + self.arrays["image_b"])
 
+    def caption_vectors(self, positions: NDArray[np.int64], language: str) -> Vectors:
+        """(N, M, T) captions of a language -> (N, M, K), of length 1."""
+        words = self.arrays[f"{language}_W"][positions]  # (N, M, T, K)
+        words[positions == END] = 0.0
+        return unit(words.sum(axis=2) + self.arrays[f"{language}_b"])
+
     def matches(self, images: Vectors, found: Hypotheses, language: str) -> Vectors:
         """(N, M) cosines of the candidates with their images."""
-        words = self.arrays[f"{language}_W"][found.positions]  # (N, M, T, K)
-        words[found.positions == END] = 0.0
-        captions = unit(words.sum(axis=2) + self.arrays[f"{language}_b"])
-        return np.asarray((captions @ images[:, :, None])[:, :, 0], np.float32)
+        return cosines(self.caption_vectors(found.positions, language), images)
 
     def best(self, images: Vectors, found: Hypotheses, language: str, beam: Beam) -> Hypotheses:
         """The best candidate of each image."""
         scores = beam.scores(found.log_probability, found.length)
         scores = scores + self.weight * self.matches(images, found, language)
         return found.at(scores.argmax(axis=1)[:, None])
+
+
+def cosines(captions: Vectors, others: Vectors) -> Vectors:
+    """(N, M, K) captions of N images and (N, K) vectors of length 1 -> (N, M)."""
+    return np.asarray((captions @ others[:, :, None])[:, :, 0], np.float32)

@@ -153,7 +153,7 @@ class TestCaptions:
             tokenise(images(2).data, ("en",), max_words=3)
 
     def test_captions_that_people_wrote_come_last_in_sequential_training(self):
-        data = CaptionDataset((captioned(0, "cat"), captioned(1, "dog", source="vinvl")))
+        data = CaptionDataset((captioned(0, "cat"), captioned(1, "dog", source="llm-long")))
         found = tokenise(data, ("en",), 8)["en"]
         assert main_captions(found).image_rows.tolist() == [0]
 
@@ -171,7 +171,7 @@ class TestSchemes:
         for scheme in SCHEMES:
             languages = ("zh",) if scheme == "monolingual" else ("en", "zh")
             first = stages_of(scheme, languages)[0]
-            assert first.keep == ("everything" if first.rewarded else "nothing")
+            assert first.keep == ("everything" if first.needs_captioner else "nothing")
 
     def test_transfer_keeps_the_embedding_of_the_image(self):
         first, second = stages_of("transfer", ("en", "ja"))
@@ -181,6 +181,10 @@ class TestSchemes:
         first, second = stages_of("sequential", ("en", "ja"))
         assert (first.main, second.main) == (False, True)
         assert (second.keep, second.lr) == ("everything", 0.1)
+
+    def test_self_training_learns_from_picked_captions_too(self):
+        (stage,) = stages_of("self-training", ("en", "ja"))
+        assert (stage.main, stage.picked, stage.needs_captioner) == (True, True, True)
 
     def test_alternate_training_has_a_decoder_for_each_language(self):
         (stage,) = stages_of("alternate", ("en", "ja"))

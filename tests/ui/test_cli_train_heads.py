@@ -106,21 +106,22 @@ def test_a_resumed_run_makes_the_same_model(
     assert digests[0] == digests[1]
 
 
+@pytest.mark.parametrize("scheme", ["self-critical", "self-training"])
 def test_a_captioner_is_trained_on_with_its_words_and_tags(
-    train: Command, captioner: str, workshop: Path
+    train: Command, captioner: str, workshop: Path, scheme: str
 ) -> None:
-    scheme = ["--scheme", "self-critical", "--epochs", "1", "--beam", "2"]
-    code, _, err = train("caption", "--from", captioner, *scheme, "--name", "rewarded")
+    options = ["--scheme", scheme, "--epochs", "1", "--beam", "2"]
+    code, _, err = train("caption", "--from", captioner, *options, "--name", scheme)
     assert code == 0, err
     first, second = (
         json.loads((workshop / "models" / one / "model.json").read_text())
-        for one in (captioner, "rewarded")
+        for one in (captioner, scheme)
     )
     assert second["training"]["initial"] == captioner
     assert second["training"]["config"] == first["training"]["config"]
     assert second["tagger"] == "tags"
     before, after = (
-        (workshop / "models" / one / "words.json").read_bytes() for one in (captioner, "rewarded")
+        (workshop / "models" / one / "words.json").read_bytes() for one in (captioner, scheme)
     )
     assert before == after
 
@@ -160,6 +161,7 @@ def test_an_lstm_cannot_be_trained_on(train: Command, workshop: Path) -> None:
         ("caption", ["--tags", "nobody"], "no tagger model called 'nobody'"),
         ("caption", ["--width", "65"], "multiple of 64"),
         ("caption", ["--scheme", "self-critical"], "starts from a captioner: give --from"),
+        ("caption", ["--scheme", "self-training"], "starts from a captioner: give --from"),
         ("caption", ["--from", "nobody"], "no captioner model called 'nobody'"),
     ],
 )

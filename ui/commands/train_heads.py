@@ -45,7 +45,9 @@ Examples:
   capsearch train caption --data DIR --tags mine-tags --name mine-captions
   capsearch train caption --data DIR --decoder show-and-tell --scheme transfer \\
       --lang en --lang ja --name mine-ja                             a paper's model
-  capsearch train caption --data DIR --from mine-captions --scheme self-critical --epochs 1 \\
+  capsearch train caption --data DIR --from mine-captions --scheme self-training \\
+      --epochs 4 --name mine-captions2                               learns from what it writes
+  capsearch train caption --data DIR --from mine-captions2 --scheme self-critical --epochs 1 \\
       --lr 1e-4 --name better-captions                               rewarded for CIDEr-D
   capsearch train caption --data DIR --name mine-captions --resume   after an interruption
   capsearch bench caption --data DIR --split val --model mine-captions
@@ -133,7 +135,9 @@ def tags(
     show_default=True,
     help="The training scheme: sequential (all captions, then those written for these "
     "photographs), mixed, artificial-token, transfer, alternate or monolingual; or, after one of "
-    "them, self-critical (captions are sampled and rewarded for CIDEr-D).",
+    "them, self-training (the captioner writes captions for the training images, and learns from "
+    "those that agree with people's in any language, too) or self-critical (captions are sampled "
+    "and rewarded for CIDEr-D).",
 )
 @click.option(
     "--from",

@@ -22,7 +22,11 @@ from capsearch.engine.errors import TrainingProblem
 # VinVL's are generated, but by a model trained to write as people did for these photographs: they
 # teach a small captioner more than one person's caption does (sequence-level distillation, Kim and
 # Rush 2016).
-MAIN_SOURCES = frozenset({"coco", "coco-normalised", "coco-cn", "stair", "yj", "xtd10", "vinvl"})
+# PICKED are of a captioner that was trained here, and picked by what people wrote.
+PICKED = "picked"
+MAIN_SOURCES = frozenset(
+    {"coco", "coco-normalised", "coco-cn", "stair", "yj", "xtd10", "vinvl", PICKED}
+)
 VOCABULARY_SIZE = 6000  # words of a language; rarer ones are too rare to be learned
 
 
@@ -33,6 +37,13 @@ class TokenisedCaptions:
     image_rows: NDArray[np.int64]  # (C,)
     words: Sequence[tuple[str, ...]] = field(repr=False)
     sources: Sequence[str] = field(repr=False)
+
+    def __add__(self, other: TokenisedCaptions) -> TokenisedCaptions:
+        return TokenisedCaptions(
+            np.concatenate([self.image_rows, other.image_rows]),
+            [*self.words, *other.words],
+            [*self.sources, *other.sources],
+        )
 
     def only(self, wanted: Callable[[str], bool]) -> TokenisedCaptions:
         """The captions of some sources."""

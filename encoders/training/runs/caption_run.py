@@ -15,6 +15,7 @@ from torch import Tensor
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners import WEIGHTS_FILE, BuiltInCaptioner, with_tags
 from capsearch.encoders.captioners.matching import PART as MATCH
+from capsearch.encoders.captioners.matching import CaptionMatch
 from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
@@ -38,6 +39,7 @@ from capsearch.encoders.training.fit.caption_trainer import (
     first_images,
 )
 from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
+from capsearch.encoders.training.fit.picked_captions import pick
 from capsearch.encoders.training.fit.self_critical import SelfCriticalTrainer
 from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights
 from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
@@ -91,7 +93,7 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     """Train a captioner by a scheme; the new model's folder."""
     run = captioner.run
     stages = stages_of(captioner.scheme, run.languages)
-    if stages[0].rewarded and not captioner.initial:
+    if stages[0].needs_captioner and not captioner.initial:
         raise TrainingProblem(f"{captioner.scheme} training starts from a captioner: give --from")
     initial = models.load_captioner(captioner.initial) if captioner.initial else None
     if initial is not None:
@@ -101,6 +103,8 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     if not run.resume:
         _remove_checkpoints(run, len(stages))
     network = None if initial is None else _loaded(job, stages[0], initial)
+    if network is not None and stages[0].picked:
+        job = replace(job, captions=_with_picked(job, stages[0], network))
     best, before = None, copy.deepcopy(network.state_dict()) if network is not None else None
     for number, stage in enumerate(stages):
         network = _network(job, stage, network)
@@ -235,6 +239,26 @@ def _encoded(job: _Job, stage: Stage) -> Mapping[str, EncodedCaptions]:
 def _captions(job: _Job, stage: Stage, language: str) -> TokenisedCaptions:
     captions = job.captions[language]
     return main_captions(captions) if stage.main else captions
+
+
+def _with_picked(
+    job: _Job, stage: Stage, network: CaptionNetwork
+) -> Mapping[str, TokenisedCaptions]:
+    """The captions, and those that the captioner itself writes of the same images.
+
+    They are written anew when a run is resumed: the same, since the captioner is.
+    """
+    everything = _encoded(job, replace(stage, main=False))
+    arrays = fit_match(job.train.pooled, everything, job.vocabulary)
+    picked = pick(
+        network.served(),
+        CaptionMatch(arrays, 0.0),
+        job.train,
+        everything,
+        _beam(job.captioner),
+        job.listener.report("captions of train"),
+    )
+    return {one: found + picked[one] for one, found in job.captions.items()}
 
 
 def _counts(job: _Job, stage: Stage, language: str) -> NDArray[np.int64]:

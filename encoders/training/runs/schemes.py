@@ -8,6 +8,8 @@ transfer          English first; then a new decoder for the other languages keep
                   of the image (Miyazaki 2016)
 sequential        all captions first; then those written for these, at a tenth of the learning
                   rate (COCO-CN)
+self-training     a trained captioner writes captions for the training images; those that agree most
+                  with people's, in any language, are learned from, too (Zhu 2016)
 self-critical     samples of a trained captioner are rewarded for CIDEr-D (Rennie 2017)
 """
 
@@ -28,7 +30,8 @@ class Stage:
 
     `main`: only captions of the main sources. `keep`: what it takes from the stage before.
     `separate`: a decoder for each language, in alternating batches. `rewarded`: captions are
-    sampled and rewarded, instead of learned word by word.
+    sampled and rewarded, instead of learned word by word. `picked`: captions that the initial
+    captioner writes are learned from, too.
     """
 
     languages: tuple[str, ...]
@@ -38,6 +41,12 @@ class Stage:
     lr: float = 1.0  # factors of the run's learning rate and epochs
     epochs: float = 1.0
     rewarded: bool = False
+    picked: bool = False
+
+    @property
+    def needs_captioner(self) -> bool:
+        """Whether it starts from a trained captioner."""
+        return self.rewarded or self.picked
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -82,6 +91,10 @@ def _sequential(languages: tuple[str, ...]) -> tuple[Stage, ...]:
     return Stage(languages, main=False), last
 
 
+def _self_training(languages: tuple[str, ...]) -> tuple[Stage, ...]:
+    return (Stage(languages, keep="everything", picked=True),)
+
+
 def _self_critical(languages: tuple[str, ...]) -> tuple[Stage, ...]:
     return (Stage(languages, keep="everything", rewarded=True),)
 
@@ -93,6 +106,7 @@ SCHEMES: Mapping[str, Callable[[tuple[str, ...]], tuple[Stage, ...]]] = {
     "transfer": _transfer,
     "alternate": _alternate,
     "monolingual": _monolingual,
+    "self-training": _self_training,
     "self-critical": _self_critical,
 }
 
