@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -26,8 +25,7 @@ from capsearch.encoders.calibration.scenarios import (
 )
 from capsearch.encoders.concept_classifiers import ConceptClassifiers
 from capsearch.encoders.concepts.mentions import names_one_of
-from capsearch.encoders.datasets.captioned import Source
-from capsearch.encoders.datasets.dataset import read_labelled
+from capsearch.encoders.datasets.dataset import CaptionDataset
 from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
 from capsearch.encoders.evidence import DocumentBank
 from capsearch.encoders.models import Model
@@ -51,16 +49,12 @@ class LabelledImages:
 
 def encode_labelled(
     model: Model,
-    sources: Iterable[Source | Path | str],
+    chosen: CaptionDataset,
     cache: FeatureCache | None = None,
     report: Report | None = None,
     classifiers: ConceptClassifiers | None = None,
 ) -> LabelledImages:
-    """The labelled photographs of the validation split, and what the model's heads write of them.
-
-    DataProblem if there are none.
-    """
-    chosen = read_labelled(sources).split(SPLIT)
+    """Labelled photographs, and what the model's heads write of them."""
     data, features = load_features(model.image, chosen, cache, report)
     shown = (
         {above for one in image.concepts for above in concepts.broader(one)}

@@ -16,24 +16,24 @@ from capsearch.encoders.calibration.collection import (
     encode_images,
 )
 from capsearch.encoders.calibration.fit import document_bank, fit_evidence
-from capsearch.encoders.calibration.labelled import encode_labelled
+from capsearch.encoders.calibration.labelled import SPLIT, encode_labelled
 from capsearch.encoders.calibration.query_bank import CAPTIONS_PER_LANGUAGE, cluster_bank
 from capsearch.encoders.calibration.stored import own_calibration
 from capsearch.encoders.calibration.vectors import CaptionVectors, fit_vectors
 from capsearch.encoders.clip.towers import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.concept_classifiers import ConceptClassifiers, distil
 from capsearch.encoders.datasets.captioned import Source
-from capsearch.encoders.datasets.dataset import read
+from capsearch.encoders.datasets.dataset import read, read_labelled
 from capsearch.encoders.datasets.features import FeatureCache, Report, default_cache, load_features
 from capsearch.encoders.models import Model
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence_model import LengthDependent
-from capsearch.engine.protocols import Enricher
+from capsearch.engine.protocols import Enricher, Tagger
 from capsearch.engine.records import LANGUAGES, ImageFeatures, Vectors
 from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
-_TAGGED = 1024  # images at once
+_BATCH = 1024  # images at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class CalibrationRun:
     bank_split: str = "train"
     cache: Path | None = None
     output: Path | None = None
+    all_concepts: bool = False  # of labelled images: none was held out of the model's training
 
 
 def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str, LengthDependent]:
@@ -76,7 +77,8 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     labels = sorted({label for found in validation.objects for label in found})
     labelled = None
     if run.labelled:
-        labelled = encode_labelled(model, run.labelled, cache, report, classifiers)
+        chosen = read_labelled(run.labelled, run.all_concepts).split(SPLIT)
+        labelled = encode_labelled(model, chosen, cache, report, classifiers)
     objects = objects_of(validation)
     fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, objects)
     evidence.save(folder, fitted, bank, objects, classifiers)
@@ -90,20 +92,49 @@ def _classifiers(
     report: Report | None,
     mean: Vectors | None,
 ) -> ConceptClassifiers | None:
-    """Distilled from the tagger on the images of the bank's split; None without a tagger."""
+    """Distilled from the tagger on the images of the bank's split and on labelled training images.
+
+    None without a tagger.
+    """
     tagger = model.enricher().tagger
     if tagger is None:
         return None
     data = read(run.sources, splits=[run.bank_split])
-    _, features = load_features(model.image, data, cache, report)
+    tagged = _tagged(model, tagger, load_features(model.image, data, cache, report)[1], mean)
+    if run.labelled:
+        data = read_labelled(run.labelled, run.all_concepts).split("train")
+        tagged += _tagged(model, tagger, load_features(model.image, data, cache, report)[1])
+    return distil(tagged.ids, tagged.probabilities, tagged.images)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged:
+    """Image vectors, and what a tagger says of the images."""
+
+    ids: tuple[str, ...]
+    probabilities: Vectors  # (N, K)
+    images: Vectors  # (N, D)
+
+    def __add__(self, other: _Tagged) -> _Tagged:
+        return _Tagged(
+            self.ids,
+            np.concatenate([self.probabilities, other.probabilities]),
+            np.concatenate([self.images, other.images]),
+        )
+
+
+def _tagged(
+    model: Model, tagger: Tagger, features: Vectors, mean: Vectors | None = None
+) -> _Tagged:
+    """`mean`: that of the images that will be searched, to which theirs is moved."""
     batches = [
-        tagger.concept_probabilities(ImageFeatures(features[start : start + _TAGGED]))
-        for start in range(0, len(features), _TAGGED)
+        tagger.concept_probabilities(ImageFeatures(features[start : start + _BATCH]))
+        for start in range(0, len(features), _BATCH)
     ]
-    probabilities = np.concatenate([found for _, found in batches])
     if mean is not None:
         features = features + (mean - features.mean(axis=0))
-    return distil(batches[0][0], probabilities, model.image.project(features))
+    probabilities = np.concatenate([found for _, found in batches])
+    return _Tagged(batches[0][0], probabilities, model.image.project(features))
 
 
 def _with_fitted_vectors(

@@ -42,6 +42,12 @@ are calibrated too: queries such as "violin" then promise no more than they find
     help="A folder of images with labels instead of captions, whose names are queries to fit on "
     "as well. Repeat the option for several.",
 )
+@click.option(
+    "--all-concepts",
+    is_flag=True,
+    help="The model was trained with --all-concepts: of --labelled, photographs were held out, and "
+    "no concept was.",
+)
 @like_option
 @model_option
 @click.option(
@@ -67,6 +73,7 @@ are calibrated too: queries such as "violin" then promise no more than they find
 def command(
     sources: tuple[Path, ...],
     labelled: tuple[Path, ...],
+    all_concepts: bool,
     like: tuple[Path, ...],
     name: str | None,
     split: str,
@@ -80,7 +87,9 @@ def command(
     from capsearch.indexer.progress import Progress
     from capsearch.ui.output.progress import progress_bar
 
-    run = CalibrationRun(sources, labelled, like, name, split, bank_split, cache, output)
+    run = CalibrationRun(
+        sources, labelled, like, name, split, bank_split, cache, output, all_concepts
+    )
     with progress_bar() as show:
         fitted = calibrate(run, lambda done, of: show(Progress("features", done, of, None)))
     if as_json:
