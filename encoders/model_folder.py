@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +58,19 @@ def digest(folder: Path, *more: str) -> str:
     return total.hexdigest()
 
 
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write matrices as int8 with one scale per row, and vectors as float16.
+def save_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], exact: Collection[str] = ()
+) -> None:
+    """Write matrices as int8 with one scale per row, vectors and `exact` matrices as float16.
 
-    Row-wise int8 halves a model's size; a test bounds how much it changes a text vector.
+    Row-wise int8 halves a model's size; a test bounds how much it changes a text vector. It ruins
+    what whitens features, whose variances differ by a factor of a thousand.
     """
     from safetensors.numpy import save_file
 
     stored: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
-        if array.ndim == 2:
+        if array.ndim == 2 and name not in exact:
             scale = np.maximum(np.abs(array).max(axis=1), 1e-12) / 127.0
             stored[name] = np.round(array / scale[:, None]).astype(np.int8)
             stored[name + _SCALE] = scale.astype(np.float32)
@@ -97,5 +100,7 @@ class Arrays:
 
     def rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Some rows of a matrix."""
+        if name + _SCALE not in self._stored:
+            return np.asarray(self._stored[name][rows], np.float32)
         scale = self._stored[name + _SCALE][rows]
         return np.asarray(self._stored[name][rows] * scale[:, None], np.float32)

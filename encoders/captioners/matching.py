@@ -20,6 +20,7 @@ from capsearch.engine.records import Vectors
 from capsearch.engine.vectors import unit
 
 PART = "match"  # what the names of its arrays start with
+WHITENING = "image_W"  # its array that must not be rounded to int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class CaptionMatch:
 
     def image_vectors(self, pooled: Vectors) -> Vectors:
         """(N, F) -> (N, K), of length 1."""
-        return unit(pooled @ self.arrays["image_W"].T + self.arrays["image_b"])
+        return unit(pooled @ self.arrays[WHITENING].T + self.arrays["image_b"])
 
     def caption_vectors(self, positions: NDArray[np.int64], language: str) -> Vectors:
         """(N, M, T) captions of a language -> (N, M, K), of length 1."""

@@ -12,8 +12,9 @@ from capsearch.encoders.captioners.vocabulary import END, CaptionVocabulary
 pytest.importorskip("torch")
 pytest.importorskip("pycocoevalcap")
 
+from capsearch.encoders import model_folder
 from capsearch.encoders.captioners import CaptionDecoders
-from capsearch.encoders.captioners.matching import CaptionMatch
+from capsearch.encoders.captioners.matching import WHITENING, CaptionMatch
 from capsearch.encoders.training.fit.caption_corpus import EncodedCaptions
 from capsearch.encoders.training.fit.caption_matching import WEIGHTS, fit_match, with_match
 from capsearch.encoders.training.fit.caption_trainer import ReferenceSet
@@ -62,6 +63,17 @@ def test_captions_match_the_images_that_show_what_they_name(arrays):
     found = match.matches(match.image_vectors(pooled), candidates(len(pooled)), "en")
     assert ((found[:, 0] > found[:, 1]) == cats).mean() > 0.95
     assert np.abs(found).max() <= 1.0 + 1e-5
+
+
+def test_the_match_that_is_saved_is_the_one_that_was_fitted(arrays, tmp_path):
+    """Whitening undoes variances that differ by far: rounded to int8, it would be noise."""
+    pooled, _ = images(seed=7)
+    model_folder.save_arrays(tmp_path / "match", arrays, exact=[WHITENING])
+    saved = CaptionMatch(model_folder.Arrays(tmp_path / "match"), 1.0)
+    fitted = CaptionMatch(arrays, 1.0)
+    some = candidates(len(pooled))
+    before, after = (one.matches(one.image_vectors(pooled), some, "en") for one in (fitted, saved))
+    np.testing.assert_allclose(after, before, atol=0.02)
 
 
 def test_the_weight_decides_between_probability_and_match(arrays):

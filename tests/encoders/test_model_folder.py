@@ -90,6 +90,14 @@ class TestArrays:
         np.testing.assert_array_equal(whole[1], 0.0)
         np.testing.assert_allclose(whole[2], matrix[2], atol=100 / 127 / 2)
 
+    def test_exact_matrices_are_float16(self, tmp_path):
+        matrix = np.array([[100.0, 0.001], [0.0, 2.0]], np.float32)
+        model_folder.save_arrays(tmp_path / "a", {"w": matrix, "v": matrix}, exact=["w"])
+        stored = model_folder.Arrays(tmp_path / "a")
+        np.testing.assert_array_equal(stored["w"], matrix.astype(np.float16))
+        np.testing.assert_array_equal(stored.rows("w", np.array([1])), [[0.0, 2.0]])
+        assert stored["v"][0, 1] == 0.0  # int8
+
     def test_rows_can_be_read_without_the_others(self, tmp_path):
         matrix = np.arange(12, dtype=np.float32).reshape(4, 3)
         model_folder.save_arrays(tmp_path / "a", {"w": matrix})

@@ -27,7 +27,7 @@ from capsearch.engine.metrics import middle_of_best
 from capsearch.engine.records import Vectors
 from capsearch.engine.vectors import unit
 
-WEIGHTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+WEIGHTS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0)
 _DIMENSIONS = 256
 _IMAGES_A_DIMENSION = 10  # the covariance of fewer images is mostly noise
 _RIDGE = 10.0

@@ -15,7 +15,7 @@ from torch import Tensor
 from capsearch.encoders import model_folder, models
 from capsearch.encoders.captioners import WEIGHTS_FILE, BuiltInCaptioner, with_tags
 from capsearch.encoders.captioners.matching import PART as MATCH
-from capsearch.encoders.captioners.matching import CaptionMatch
+from capsearch.encoders.captioners.matching import WHITENING, CaptionMatch
 from capsearch.encoders.captioners.metrics import references_of
 from capsearch.encoders.captioners.search import Beam
 from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
@@ -292,7 +292,7 @@ def _export(job: _Job, stage: Stage, network: CaptionNetwork, best: Epoch) -> No
     decoders = with_match(network.served(), match, validation, beam)
     confidence = fit_confidence(decoders, validation, beam)
     arrays = {**network.arrays(), **{f"{MATCH}.{name}": one for name, one in match.items()}}
-    model_folder.save_arrays(folder / WEIGHTS_FILE, arrays)
+    model_folder.save_arrays(folder / WEIGHTS_FILE, arrays, exact=[f"{MATCH}.{WHITENING}"])
     job.vocabulary.only(*run.languages).save(folder)
     card: dict[str, Any] = {
         **head_card(run, job.backbone, best, _training(job)),
