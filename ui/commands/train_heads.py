@@ -196,7 +196,8 @@ def caption(
     """Train a captioner on a backbone's feature maps."""
     need_torch()
     from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
-    from capsearch.encoders.training.runs.caption_run import CaptionRun, train_caption
+    from capsearch.encoders.training.runs.caption_job import CaptionRun
+    from capsearch.encoders.training.runs.caption_run import train_caption
     from capsearch.encoders.training.runs.schemes import stages_of
 
     config = CaptionConfig(architecture=decoder, width=width, layers=layers)

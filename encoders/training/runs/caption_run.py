@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,11 @@ from capsearch.encoders.captioners import WEIGHTS_FILE, BuiltInCaptioner, with_t
 from capsearch.encoders.captioners.matching import PART as MATCH
 from capsearch.encoders.captioners.matching import WHITENING, CaptionMatch
 from capsearch.encoders.captioners.metrics import references_of
-from capsearch.encoders.captioners.search import Beam
-from capsearch.encoders.captioners.vocabulary import CaptionVocabulary
-from capsearch.encoders.image import ImageNetwork, check_backbone
+from capsearch.encoders.image import check_backbone
 from capsearch.encoders.taggers import BuiltInTagger
 from capsearch.encoders.training.fit.caption_confidence import fit_confidence
 from capsearch.encoders.training.fit.caption_corpus import (
-    EncodedCaptions,
     TokenisedCaptions,
-    encode,
-    main_captions,
     tokenise,
     vocabulary_of,
 )
@@ -44,6 +39,13 @@ from capsearch.encoders.training.fit.self_critical import SelfCriticalTrainer
 from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights
 from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
 from capsearch.encoders.training.nn.caption_transformer import CaptionNetwork
+from capsearch.encoders.training.runs.caption_job import (
+    CaptionJob,
+    CaptionRun,
+    beam_of,
+    captions_of,
+    encoded,
+)
 from capsearch.encoders.training.runs.run import (
     Listener,
     TrainingRun,
@@ -56,37 +58,7 @@ from capsearch.encoders.training.runs.schemes import Stage, stages_of
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import ImageFeatures
 
-_CANDIDATES = 10  # captions of each image that the match chooses from
 _REWARDED_EMA = 0.2  # epochs: rewards change a trained network quickly
-
-
-@dataclass(frozen=True, slots=True)
-class CaptionRun:
-    """A training run of a captioner. `tagger`: the model whose tags are an input; "" for none.
-
-    `initial`: a captioner that is trained on; "" for a new one. It has its own words and decoder.
-    """
-
-    run: TrainingRun
-    config: CaptionConfig
-    scheme: str = "sequential"
-    tagger: str = ""
-    beam: int = 3
-    initial: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A run with its data."""
-
-    captioner: CaptionRun
-    backbone: ImageNetwork
-    tagger: BuiltInTagger | None
-    train: EncodedImages
-    validation: EncodedImages
-    captions: Mapping[str, TokenisedCaptions]
-    vocabulary: CaptionVocabulary
-    listener: Listener
 
 
 def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Path:
@@ -131,7 +103,7 @@ def _like(captioner: CaptionRun, initial: BuiltInCaptioner) -> CaptionRun:
     return replace(captioner, run=run, config=config, tagger=tagger)
 
 
-def _loaded(job: _Job, stage: Stage, initial: BuiltInCaptioner) -> CaptionNetwork:
+def _loaded(job: CaptionJob, stage: Stage, initial: BuiltInCaptioner) -> CaptionNetwork:
     network = _network(job, replace(stage, keep="nothing"), None)
     if set(network.groups) != set(initial.decoders.groups):
         raise TrainingProblem(
@@ -141,7 +113,9 @@ def _loaded(job: _Job, stage: Stage, initial: BuiltInCaptioner) -> CaptionNetwor
     return network
 
 
-def _prepare(captioner: CaptionRun, initial: BuiltInCaptioner | None, listener: Listener) -> _Job:
+def _prepare(
+    captioner: CaptionRun, initial: BuiltInCaptioner | None, listener: Listener
+) -> CaptionJob:
     run = captioner.run
     backbone = models.load_backbone(run.backbone)
     tagger = models.load_tagger(captioner.tagger) if captioner.tagger else None
@@ -166,7 +140,9 @@ def _prepare(captioner: CaptionRun, initial: BuiltInCaptioner | None, listener: 
     )
     captions = tokenise(train.data, run.languages, captioner.config.max_words)
     vocabulary = initial.vocabulary if initial else vocabulary_of(captions, run.min_count)
-    return _Job(captioner, backbone, tagger, train, validation, captions, vocabulary, listener)
+    return CaptionJob(
+        captioner, backbone, tagger, train, validation, captions, vocabulary, listener
+    )
 
 
 def _with_tags(images: EncodedImages, tagger: BuiltInTagger | None) -> EncodedImages:
@@ -175,7 +151,7 @@ def _with_tags(images: EncodedImages, tagger: BuiltInTagger | None) -> EncodedIm
     return replace(images, pooled=with_tags(ImageFeatures(images.pooled), tagger).pooled)
 
 
-def _network(job: _Job, stage: Stage, before: CaptionNetwork | None) -> CaptionNetwork:
+def _network(job: CaptionJob, stage: Stage, before: CaptionNetwork | None) -> CaptionNetwork:
     """A new network, with what the stage takes from the one before."""
     groups = {name: job.vocabulary.only(*found) for name, found in stage.groups.items()}
     config, seed = job.captioner.config, job.captioner.run.options.seed
@@ -192,7 +168,7 @@ def _network(job: _Job, stage: Stage, before: CaptionNetwork | None) -> CaptionN
     return network
 
 
-def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epoch:
+def _train(job: CaptionJob, stage: Stage, number: int, network: CaptionNetwork) -> Epoch:
     run = job.captioner.run
     options = replace(
         run.options,
@@ -200,7 +176,7 @@ def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epo
         epochs=max(1, round(run.options.epochs * stage.epochs)),
         ema_epochs=_REWARDED_EMA if stage.rewarded else run.options.ema_epochs,
     )
-    captions = _encoded(job, stage)
+    captions = encoded(job, stage)
     references = references_of(job.validation.data, stage.languages)
     if not any(references.values()):
         raise TrainingProblem(f"no captions to validate with in split '{run.validation_split}'")
@@ -216,12 +192,12 @@ def _train(job: _Job, stage: Stage, number: int, network: CaptionNetwork) -> Epo
 
 
 def _interpolated(
-    job: _Job, network: CaptionNetwork, initial: Mapping[str, Tensor], best: Epoch
+    job: CaptionJob, network: CaptionNetwork, initial: Mapping[str, Tensor], best: Epoch
 ) -> Epoch:
     """With the weights between old and new that write the best captions by beam search."""
     languages = job.captioner.run.languages
     validation = ReferenceSet(job.validation, references_of(job.validation.data, languages))
-    beam = _beam(job.captioner)
+    beam = beam_of(job.captioner)
 
     def scores() -> Mapping[str, float]:
         return ciders(network.served(), first_images(validation), beam)
@@ -229,42 +205,30 @@ def _interpolated(
     return interpolate_weights(network, initial, replace(best, validation=scores()), scores)
 
 
-def _encoded(job: _Job, stage: Stage) -> Mapping[str, EncodedCaptions]:
-    return {
-        language: encode(_captions(job, stage, language), job.vocabulary, language, len(job.train))
-        for language in stage.languages
-    }
-
-
-def _captions(job: _Job, stage: Stage, language: str) -> TokenisedCaptions:
-    captions = job.captions[language]
-    return main_captions(captions) if stage.main else captions
-
-
 def _with_picked(
-    job: _Job, stage: Stage, network: CaptionNetwork
+    job: CaptionJob, stage: Stage, network: CaptionNetwork
 ) -> Mapping[str, TokenisedCaptions]:
     """The captions, and those that the captioner itself writes of the same images.
 
     They are written anew when a run is resumed: the same, since the captioner is.
     """
-    everything = _encoded(job, replace(stage, main=False))
+    everything = encoded(job, replace(stage, main=False))
     arrays = fit_match(job.train.pooled, everything, job.vocabulary)
     picked = pick(
         network.served(),
         CaptionMatch(arrays, 0.0),
         job.train,
         everything,
-        _beam(job.captioner),
+        beam_of(job.captioner),
         job.listener.report("captions of train"),
     )
     return {one: found + picked[one] for one, found in job.captions.items()}
 
 
-def _counts(job: _Job, stage: Stage, language: str) -> NDArray[np.int64]:
+def _counts(job: CaptionJob, stage: Stage, language: str) -> NDArray[np.int64]:
     """(W + 1,) how often each output occurs in the stage's captions."""
     counts = np.zeros(len(job.vocabulary.words[language]) + 1, np.int64)
-    for words in _captions(job, stage, language).words:
+    for words in captions_of(job, stage, language).words:
         ids = job.vocabulary.encode(words, language)
         if ids is not None:
             np.add.at(counts, ids, 1)
@@ -280,15 +244,15 @@ def _checkpoint(run: TrainingRun, stage: int) -> Path:
     return run.output.parent / f"{run.output.name}.{stage + 1}.checkpoint.safetensors"
 
 
-def _export(job: _Job, stage: Stage, network: CaptionNetwork, best: Epoch) -> None:
+def _export(job: CaptionJob, stage: Stage, network: CaptionNetwork, best: Epoch) -> None:
     """Write the model's folder: weights, words, and a card with the confidence of captions.
 
     The match of captions and images is fitted on the captions of the last stage.
     """
     captioner, run, folder = job.captioner, job.captioner.run, job.captioner.run.output
-    beam = _beam(captioner)
+    beam = beam_of(captioner)
     validation = ReferenceSet(job.validation, references_of(job.validation.data, run.languages))
-    match = fit_match(job.train.pooled, _encoded(job, stage), job.vocabulary)
+    match = fit_match(job.train.pooled, encoded(job, stage), job.vocabulary)
     decoders = with_match(network.served(), match, validation, beam)
     confidence = fit_confidence(decoders, validation, beam)
     arrays = {**network.arrays(), **{f"{MATCH}.{name}": one for name, one in match.items()}}
@@ -313,11 +277,7 @@ def _export(job: _Job, stage: Stage, network: CaptionNetwork, best: Epoch) -> No
     model_folder.write_card(folder, {"kind": "captioner", **card, "digest": digest})
 
 
-def _beam(captioner: CaptionRun) -> Beam:
-    return Beam(captioner.beam, captioner.config.max_words, candidates=_CANDIDATES)
-
-
-def _training(job: _Job) -> Mapping[str, Any]:
+def _training(job: CaptionJob) -> Mapping[str, Any]:
     return {
         "images": len(job.train),
         "captions": {one: len(found.image_rows) for one, found in job.captions.items()},
