@@ -6,8 +6,8 @@ artificial-token  several languages, one decoder that is told the language by it
 alternate         several languages, a decoder for each, batches in turn (Miyazaki 2016)
 transfer          English first; then a new decoder for the other languages keeps the embedding
                   of the image (Miyazaki 2016)
-sequential        all captions first; then those written for these, at a tenth of the learning
-                  rate (COCO-CN)
+sequential        all captions first; then those written for these photographs, at a tenth of the
+                  learning rate (COCO-CN)
 self-training     a trained captioner writes captions for the training images; those that agree most
                   with people's, in any language, are learned from, too (Zhu 2016)
 self-critical     samples of a trained captioner are rewarded for CIDEr-D (Rennie 2017)
