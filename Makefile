@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check --quiet
-PACKAGES := engine encoders indexer ui benchmarks
+PACKAGES := capsearch engine encoders indexer ui benchmarks
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
 export CHROMIUM
 
@@ -14,7 +14,7 @@ help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## install, index some images, search them in three languages
-	@$(BIN)/python -m capsearch.ui.demo .demo
+	@$(BIN)/python -m capsearch.ui.cli.demo .demo
 
 test: lint types pytest  ## everything that must pass: ruff, mypy, pytest
 
@@ -23,7 +23,7 @@ lint: $(VENV)/.test  ## ruff: errors and formatting
 	@$(BIN)/ruff format --check .
 
 types: $(VENV)/.test  ## mypy --strict
-	@$(BIN)/mypy $(PACKAGES:%=-p capsearch.%)
+	@$(BIN)/mypy -p capsearch
 
 pytest: $(VENV)/.test  ## the tests alone
 	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped (with CI=true they fail);" \

@@ -1,4 +1,9 @@
-"""Quality of generated captions, beside the captions of the most similar training image."""
+"""Quality of generated captions, beside the captions of the most similar training image.
+
+Quality of tags: precision, recall and F at five by COCO-CN's protocol, and calibration.
+
+Published figures of captions and tags, as the papers' tables have them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,18 @@ from time import perf_counter
 
 import numpy as np
 
-from capsearch.encoders.captioners import BATCH, BuiltInCaptioner
-from capsearch.encoders.captioners.metrics import References, all_scores, references_of
-from capsearch.encoders.datasets.dataset import CaptionDataset
-from capsearch.encoders.datasets.features import Report
-from capsearch.encoders.image import ImageNetwork, check_backbone
-from capsearch.encoders.training.fit.feature_maps import EncodedImages, load_feature_maps
+from capsearch.encoders.calibrate.regression import expected_calibration_error
+from capsearch.encoders.data.dataset import CaptionDataset
+from capsearch.encoders.data.features import Report
+from capsearch.encoders.data.tag_labels import TagLabels, annotate, labels_of
+from capsearch.encoders.models.captioner import BATCH, BuiltInCaptioner
+from capsearch.encoders.models.image import ImageNetwork, check_backbone
+from capsearch.encoders.models.tagger import BuiltInTagger
+from capsearch.encoders.train.caption_metrics import References, all_scores, references_of
+from capsearch.encoders.train.feature_maps import EncodedImages, load_feature_maps
 from capsearch.engine.errors import DataProblem
+from capsearch.engine.metrics import precision_recall_f
+from capsearch.engine.records import Vectors
 from capsearch.engine.vectors import unit
 
 BASELINE = "nearest neighbour"
@@ -114,3 +124,144 @@ def _write(
         seconds += perf_counter() - started
         written += [{one.language: one.text for one in captions} for captions in found]
     return written, seconds
+
+
+FIRST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TagRow:
+    """The figures of one tagger in one language.
+
+    By the protocol of the paper, images are tagged with the five best tags of the language's own
+    output, and what captions and human tags name is right. `f_shown` ranks by the calibrated
+    probabilities that an index stores. `calibration_error` is theirs.
+    """
+
+    split: str
+    model: str
+    language: str
+    images: int
+    vocabulary: int
+    precision: float
+    recall: float
+    f: float
+    f_shown: float
+    calibration_error: float
+
+
+def evaluate_tags(
+    tagger: BuiltInTagger, data: CaptionDataset, pooled: Vectors, most: int | None = None
+) -> Iterator[TagRow]:
+    """A row for each language in which images have tags; DataProblem if none has.
+
+    With `most`, only so many of the most frequent tags of each language are given and are right.
+    """
+    languages = tuple(tagger.vocabulary.columns)
+    annotations = annotate(data.images, languages)
+    labels = labels_of(annotations, tagger.vocabulary, objects=False)
+    measured = {one: found for one, found in labels.items() if _tagged(found).size}
+    if not measured:
+        raise DataProblem(
+            f"split '{', '.join(data.splits)}' names no tag of {tagger.name} in its captions"
+        )
+    logits, probabilities = tagger.logits(pooled), tagger.probabilities(pooled)
+    for language, found in measured.items():
+        columns = tagger.vocabulary.columns[language][:most]  # frequent ones first
+        rows = _tagged(found)
+        named = [found.positives[row] for row in rows.tolist()]
+        positives = [one[one < len(columns)] for one in named]
+        shown = probabilities[:, columns]
+        values, known = (one[:, : len(columns)] for one in found.dense(rows))
+        at = known > 0
+        own = logits[language][rows][:, : len(columns)]
+        precision, recall, f = precision_recall_f(own, positives, FIRST)
+        yield TagRow(
+            split=data.splits[0],
+            model=tagger.name,
+            language=language,
+            images=len(rows),
+            vocabulary=len(columns),
+            precision=precision,
+            recall=recall,
+            f=f,
+            f_shown=precision_recall_f(shown[rows], positives, FIRST)[2],
+            calibration_error=expected_calibration_error(
+                shown[rows][at].astype(np.float64), values[at].astype(np.float64)
+            ),
+        )
+
+
+def _tagged(labels: TagLabels) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Rows of the images that have a tag of this language."""
+    return np.array(
+        [row for row in np.flatnonzero(labels.captioned).tolist() if len(labels.positives[row])],
+        np.int64,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A paper's figures by model, and the setting they were measured in."""
+
+    title: str
+    language: str
+    setting: str  # how it differs from ours
+    rows: Mapping[str, Mapping[str, float]]
+
+
+def _cococn(bleu: float, meteor: float, rouge: float, cider: float) -> dict[str, float]:
+    values = {"BLEU-4": bleu, "METEOR": meteor, "ROUGE-L": rouge, "CIDEr-D": cider}
+    return {name: round(value / 100, 3) for name, value in values.items()}
+
+
+def _figures(*values: float | None) -> dict[str, float]:
+    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr; None where the paper has none."""
+    names = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D")
+    pairs = zip(names, values, strict=True)
+    return {name: value for name, value in pairs if value is not None}
+
+
+CAPTION_TABLES = (
+    PublishedTable(
+        "COCO-CN tables VIII and XIII",
+        "zh",
+        "1,000 test images with six references; CIDEr; words of BosonNLP",
+        {
+            "COCO-CN": _cococn(31.7, 27.2, 52.0, 84.6),
+            "COCO-Mixed": _cococn(29.8, 28.6, 50.3, 86.8),
+            "transfer": _cococn(33.7, 28.2, 52.9, 89.2),
+            "artificial token": _cococn(31.8, 26.9, 51.5, 85.4),
+            "sequential": _cococn(36.7, 29.5, 55.0, 98.4),
+            "image + tags": _cococn(31.3, 30.1, 53.2, 90.0),
+        },
+    ),
+    PublishedTable(
+        "Miyazaki 2016 table 2",
+        "ja",
+        "2,000 test images with about five references",
+        {
+            "monolingual": _figures(0.715, 0.573, 0.468, 0.379, None, 0.616, 0.580),
+            "alternate": _figures(0.709, 0.565, 0.460, 0.370, None, 0.611, 0.568),
+            "transfer": _figures(0.717, 0.574, 0.469, 0.380, None, 0.619, 0.625),
+        },
+    ),
+    PublishedTable(
+        "Mao 2015 table 4, Karpathy 2016 table 3",
+        "en",
+        "COCO test images with five references",
+        {
+            "m-RNN": _figures(0.668, 0.488, 0.342, 0.239, 0.221, 0.489, 0.729),
+            "m-RNN, beam": _figures(0.680, 0.506, 0.369, 0.272, 0.225, 0.499, 0.791),
+            "multimodal RNN": _figures(0.625, 0.450, 0.321, 0.230, 0.195, None, 0.660),
+            "nearest neighbour": _figures(0.480, 0.281, 0.166, 0.100, 0.157, None, 0.38),
+        },
+    ),
+)
+
+# COCO-CN table IV: precision, recall and F of the five best Chinese tags, 1,000 test images.
+TAG_TABLE: Mapping[str, tuple[float, float, float]] = {
+    "MLP trained on COCO-CN": (0.477, 0.576, 0.503),
+    "multi-task MLP": (0.482, 0.583, 0.508),
+    "cascading MLP": (0.491, 0.594, 0.517),
+}

@@ -21,7 +21,7 @@ from capsearch.engine.query import Query
 from capsearch.engine.records import MODES, Mode, SearchResult
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.elastic.collection import ElasticCollection
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.sqlite.collection import Collection
 
 TOP = 10
 CLIENTS = (1, 8)

@@ -21,21 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-from capsearch.encoders.calibration.collection import EncodedImages, encode_texts
-from capsearch.encoders.calibration.fit import probabilities
-from capsearch.encoders.calibration.logistic import Floats, expected_calibration_error
-from capsearch.encoders.calibration.run import names_of
-from capsearch.encoders.calibration.scenarios import (
-    Scenario,
-    relevance,
-    share_of,
-    without_captions,
-)
-from capsearch.encoders.evidence import DocumentBank
-from capsearch.encoders.models import Model
+from capsearch.encoders.calibrate.collection import EncodedImages, encode_texts
+from capsearch.encoders.calibrate.fit import probabilities
+from capsearch.encoders.calibrate.regression import Floats, expected_calibration_error
+from capsearch.encoders.calibrate.run import names_of
+from capsearch.encoders.calibrate.scenarios import Scenario, relevance, share_of, without_captions
+from capsearch.encoders.models.calibration import DocumentBank
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.evidence import Evidence
-from capsearch.engine.evidence_model import EvidenceModel
+from capsearch.engine.evidence import Evidence, EvidenceModel
 from capsearch.engine.fusion import ConvexCombination
 from capsearch.engine.metrics import first_ranks, mean_reciprocal_rank
 

@@ -1,16 +1,22 @@
-"""Tables and plots of the measurements, with the COCO-CN paper's figures for comparison."""
+"""Tables and plots of the measurements, with the COCO-CN paper's figures for comparison.
+
+Curves of training runs: scores by epoch, and scores by the number of training images.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capsearch.benchmarks.names import NamesRow
 from capsearch.benchmarks.retrieval import ResultRow
 from capsearch.benchmarks.timing import Measurement
+from capsearch.encoders.models import model_folder
 from capsearch.engine.errors import DataProblem, MissingExtra
 from capsearch.engine.metrics import METRICS, Figure
 
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import Console
     from rich.table import Table
+
 
 # COCO-CN (Li et al. 2018), table X: MRR of CL, CM, CLM, Chinese queries, English captions,
 # 1,000 images. The last row is the result of the authors' released code.
@@ -29,7 +36,7 @@ PAPER: Mapping[str, tuple[float, float, float]] = {
 }
 COMPARABLE = 900  # images; in a much smaller collection the task would be easier
 PAPER_SPLIT, PAPER_QUERY, PAPER_CAPTION = "test-cococn", "zh", "en"
-COLOURS = {"cm": "#4c78a8", "cl": "#f58518", "clm": "#54a24b"}
+MODE_COLOURS = {"cm": "#4c78a8", "cl": "#f58518", "clm": "#54a24b"}
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -166,7 +173,7 @@ def _draw(axes: Axes, split: str, rows: Sequence[ResultRow]) -> None:
         range(len(rows)),
         values,
         yerr=_error_bars(figures),
-        color=[COLOURS[row.mode] for row in rows],
+        color=[MODE_COLOURS[row.mode] for row in rows],
         capsize=2,
     )
     axes.set_xticks(range(len(rows)), [_label(row) for row in rows], rotation=60, ha="right")
@@ -217,3 +224,77 @@ def _paper_note(ours: tuple[ResultRow, ResultRow, ResultRow]) -> str:
         f"CL and CLM the {cl.collection:,} that have English captions: an easier task, so "
         "compare CM first."
     )
+
+
+LINES = ("-", "--", ":", "-.")
+LANGUAGE_COLOURS = {"en": "#4c78a8", "zh": "#f58518", "ja": "#54a24b"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """What a model's folder says of its training."""
+
+    name: str
+    images: int
+    metric: str
+    scores: Mapping[str, float]  # on validation, by language
+    epochs: tuple[Mapping[str, float], ...]  # the same after every epoch, from the log
+
+
+def trained_model(folder: Path) -> TrainedModel:
+    """A trained head's curve; DataProblem for a model without its training log."""
+    card = model_folder.read_card(folder)
+    log = folder / model_folder.LOG
+    if not log.is_file() or "validation" not in card:
+        raise DataProblem(f"{folder} has no training log: it was not written by `capsearch train`")
+    epochs = [json.loads(line)["validation"] for line in log.read_text("utf-8").splitlines()]
+    scores = dict(card["validation"])
+    metric = str(scores.pop("metric"))
+    return TrainedModel(
+        str(card["name"]), int(card["training"]["images"]), metric, scores, tuple(epochs)
+    )
+
+
+def save_curves(models: Sequence[TrainedModel], path: Path) -> None:
+    """Two panels: scores by epoch, and by training images. Raises what `check_plot` raises."""
+    check_plot(path)
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(10.5, 4.2), layout="constrained")
+    by_epoch, by_size = canvas.subplots(1, 2)
+    _draw_epochs(by_epoch, models)
+    _draw_sizes(by_size, models)
+    canvas.savefig(path, dpi=150)
+
+
+def _draw_epochs(axes: Any, models: Sequence[TrainedModel]) -> None:
+    for number, model in enumerate(models):
+        for language in model.scores:
+            values = [epoch.get(language, float("nan")) for epoch in model.epochs]
+            axes.plot(
+                range(1, len(values) + 1),
+                values,
+                LINES[number % len(LINES)],
+                color=LANGUAGE_COLOURS.get(language),
+                label=f"{model.name}, {language}",
+            )
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(f"validation {models[0].metric}")
+    axes.set_title("learning curve")
+    axes.legend(fontsize="small")
+
+
+def _draw_sizes(axes: Any, models: Sequence[TrainedModel]) -> None:
+    ordered = sorted(models, key=lambda one: one.images)
+    for language in dict.fromkeys(one for model in ordered for one in model.scores):
+        having = [model for model in ordered if language in model.scores]
+        axes.plot(
+            [model.images for model in having],
+            [model.scores[language] for model in having],
+            "o-",
+            color=LANGUAGE_COLOURS.get(language),
+            label=language,
+        )
+    axes.set_xlabel("training images")
+    axes.set_title("data size")
+    axes.legend(fontsize="small")

@@ -17,33 +17,63 @@ penalties) and the CLM weights; the fusion is `engine.metrics.Trial.fused`, whic
 weights. Not shared: the scores of all queries and all images are computed here as matrix products,
 not by a backend, and the fusion has no floor because every image searched has a description. A test
 checks that the search engine ranks a small collection in the same order.
+
+Which captions of a split are queries: the published protocols, and a default for others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.benchmarks.query_selection import Protocol, protocol_of
-from capsearch.encoders.calibration.collection import EncodedCaptions, encode_captions
-from capsearch.encoders.datasets.dataset import CaptionDataset
-from capsearch.encoders.datasets.features import FeatureCache, Report, load_features
-from capsearch.encoders.models import Model
+from capsearch.encoders.calibrate.collection import EncodedCaptions, encode_captions
+from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
+from capsearch.encoders.data.features import FeatureCache, Report, load_features
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.metrics import (
-    Figure,
-    Labels,
-    Scores,
-    Trial,
-    ranks,
-    summarise,
-)
+from capsearch.engine.metrics import Figure, Labels, Scores, Trial, ranks, summarise
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import Mode, Vectors
+from capsearch.engine.records import Caption, Mode, Vectors
+
+Protocol: TypeAlias = Callable[[CaptionedImage, str], tuple[Caption, ...]]
+
+
+def every_caption(image: CaptionedImage, language: str) -> tuple[Caption, ...]:
+    """Every caption is a query."""
+    return image.captions.get(language, ())
+
+
+def first_caption(image: CaptionedImage, language: str) -> tuple[Caption, ...]:
+    """One query an image: its first caption."""
+    return every_caption(image, language)[:1]
+
+
+def human_chinese(image: CaptionedImage, language: str) -> tuple[Caption, ...]:
+    """COCO-CN: Chinese captions written for the image, not translations of its English ones.
+
+    A few images have two or three of them; each is a query. Other languages: every caption.
+    """
+    captions = every_caption(image, language)
+    if language != "zh":
+        return captions
+    return tuple(caption for caption in captions if caption.source == "coco-cn")
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "test-xtd10": first_caption,
+    "test-cococn": human_chinese,
+    "test-flickr8k": every_caption,
+}
+
+
+def protocol_of(split: str) -> Protocol:
+    """The published protocol of a split; for splits without one, `every_caption`."""
+    return PROTOCOLS.get(split, every_caption)
+
 
 Direction = Literal["t2i", "i2t"]
 DIRECTIONS: tuple[Direction, ...] = ("t2i", "i2t")
@@ -179,7 +209,7 @@ def _rows(
 def _named(
     encoder: TextEncoder, texts: Sequence[str], language: str, images: Vectors
 ) -> NDArray[np.float32]:
-    """(Q, N) what the things that each query names add to the scores of images; see engine.named.
+    """(Q, N) what the things that each query names adds to the scores of images (engine.evidence).
 
     They compare for one query, not across queries, which name more things or fewer.
     """

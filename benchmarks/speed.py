@@ -1,7 +1,15 @@
-"""Speed of commands, encoders and search, each with a baseline measured in the same run."""
+"""Speed of commands, encoders and search, each with a baseline measured in the same run.
+
+Committed speed figures, and which ratios have become worse since.
+
+Seconds differ between machines; a ratio to a baseline measured in the same run hardly does.
+
+Models beside each other: images a second, milliseconds a query, memory, on this machine.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +26,29 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from capsearch.benchmarks import indexing, peers, scale, synthetic
-from capsearch.benchmarks.command_line import CAPSEARCH, PYTHON, query_command, run
-from capsearch.benchmarks.timing import Measurement, latency, rate, rounds, timed
-from capsearch.encoders import models
-from capsearch.encoders.preprocess import decode
+from capsearch.benchmarks import indexing, scale, timing
+from capsearch.benchmarks import scale as peers
+from capsearch.benchmarks.timing import (
+    CAPSEARCH,
+    PYTHON,
+    Measurement,
+    latency,
+    query_command,
+    rate,
+    rounds,
+    run,
+    timed,
+)
+from capsearch.encoders.images.preprocess import decode
+from capsearch.encoders.models import registry
+from capsearch.engine.errors import DataProblem
 from capsearch.engine.protocols import Enricher, TextEncoder
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
-from capsearch.indexer.embedded import nearest
+from capsearch.indexer.sqlite import nearest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 BATCH = 32
@@ -53,7 +73,7 @@ def measure_command(settings: Settings) -> Iterator[Measurement]:
         actions = {"python -c pass": partial(run, [*PYTHON, "pass"])}
         if find_spec("torch") is not None:
             actions["python -c 'import torch'"] = partial(run, [*PYTHON, "import torch"])
-        for language in synthetic.WORDS:
+        for language in timing.WORDS:
             actions[f"capsearch query, {language}"] = partial(run, query_command(index, language))
         taken = rounds(actions, settings.repeats)
     lines = {name: latency("command", name, seconds) for name, seconds in taken.items()}
@@ -75,7 +95,7 @@ def measure_text(settings: Settings) -> Iterator[Measurement]:
 
 
 def _text_in_child(settings: Settings) -> tuple[Measurement, ...]:
-    return tuple(time_text(models.load(settings.model).text, settings.repeats))
+    return tuple(time_text(registry.load(settings.model).text, settings.repeats))
 
 
 def _pin() -> None:
@@ -89,8 +109,8 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
     Encoding a query reads every weight once, so the baseline is reading as many bytes.
     """
     memory = np.ones(READ_MB << 18, np.float32)
-    for language in (one for one in synthetic.WORDS if one in encoder.languages):
-        texts = synthetic.sentences(language)
+    for language in (one for one in timing.WORDS if one in encoder.languages):
+        texts = timing.sentences(language)
         warm, fresh = texts[:16], texts[16:]
         for text in warm:
             encoder.encode([text], language)
@@ -123,16 +143,16 @@ class EncodesImages(Protocol):
 def measure_images(settings: Settings) -> Iterator[Measurement]:
     """Images per second: every built-in backbone, or the one of the chosen model."""
     for encoder in _image_encoders(settings.model):
-        yield from time_images(encoder, synthetic.images(BATCH), settings.repeats)
+        yield from time_images(encoder, timing.synthetic_images(BATCH), settings.repeats)
 
 
 def _image_encoders(model: str | None) -> Iterator[EncodesImages]:
     if model is not None:
-        yield models.load(model).image
+        yield registry.load(model).image
         return
-    for summary in models.available():
+    for summary in registry.available():
         if summary.built_in and summary.kind == "backbone":
-            yield models.load_backbone(summary.name)
+            yield registry.load_backbone(summary.name)
 
 
 def time_images(
@@ -155,8 +175,8 @@ def time_images(
 
 def measure_describe(settings: Settings) -> Iterator[Measurement]:
     """Tags and captions of a batch of images, compared with the pass of their backbone."""
-    model = models.load(settings.model)
-    pixels = [decode(one, model.image.preprocess).pixels for one in synthetic.images(BATCH)]
+    model = registry.load(settings.model)
+    pixels = [decode(one, model.image.preprocess).pixels for one in timing.synthetic_images(BATCH)]
     yield from time_describe(model.image.feature_maps, model.enricher(), pixels, settings.repeats)
 
 
@@ -186,16 +206,16 @@ def time_describe(
 
 def measure_search(settings: Settings) -> Iterator[Measurement]:
     """The ten best of 10,000 and of 100,000 vectors, compared with brute force in numpy."""
-    dimension = models.load(settings.model).image.dimension
+    dimension = registry.load(settings.model).image.dimension
     for count in SIZES:
-        yield from time_search(synthetic.vectors(count, dimension), settings.repeats)
+        yield from time_search(timing.vectors(count, dimension), settings.repeats)
 
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
     """The vector index of `capsearch query`, compared with brute force in numpy."""
     plain = peers.numpy_search(vectors)
     ours = peers.codes_search(nearest.build(vectors, lambda: nearest.coded(vectors)), vectors)
-    queries = cycle(synthetic.vectors(repeats + 1, vectors.shape[1], seed=1))
+    queries = cycle(timing.vectors(repeats + 1, vectors.shape[1], seed=1))
     actions: dict[str, Callable[[], object]] = {
         "numpy": lambda: plain(next(queries)),
         "index": lambda: ours(next(queries)),
@@ -211,7 +231,7 @@ def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
 def _small_index(folder: Path, model: str | None) -> Path:
     images, index = folder / "images", folder / "index"
     images.mkdir()
-    for number, content in enumerate(synthetic.images(8)):
+    for number, content in enumerate(timing.synthetic_images(8)):
         (images / f"{number}.jpg").write_bytes(content)
     named = ["--model", model] if model else []
     run([*CAPSEARCH, "index", str(images), "--index", str(index), *named])
@@ -245,3 +265,104 @@ def measure(parts: Sequence[str], settings: Settings) -> Iterator[Measurement]:
     for name, part in PARTS.items():
         if name in parts or not (parts or name in ON_REQUEST):
             yield from part(settings)
+
+
+FIGURES = Path(__file__).with_name("figures.json")
+MAX_LOSS = 0.25
+_LOWER_IS_BETTER = ("ms", "s")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A ratio that has fallen: what was measured, beside what, then and now."""
+
+    name: str
+    beside: str
+    before: float
+    now: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.now:.3g} x {self.beside}, was {self.before:.3g} x"
+
+
+def losses(
+    measured: Sequence[Measurement], committed: Mapping[tuple[str, str], float]
+) -> tuple[Loss, ...]:
+    """The ratios that fell by more than MAX_LOSS; DataProblem if none can be compared."""
+    compared = [*_compared(measured, committed)]
+    if not compared:
+        raise DataProblem(
+            "none of these measurements has a committed figure; measure the part `search`"
+        )
+    return tuple(
+        Loss(one.name, one.beside or "", before, now)
+        for one, before, now in compared
+        if (before / now if one.unit in _LOWER_IS_BETTER else now / before) < 1 - MAX_LOSS
+    )
+
+
+def committed(path: Path = FIGURES) -> Mapping[tuple[str, str], float]:
+    """Ratios by part and name; DataProblem if the file is none of `bench speed --json`."""
+    try:
+        lines = json.loads(path.read_text(encoding="utf-8"))["measurements"]
+        return {(one["part"], one["name"]): one["ratio"] for one in lines if one["ratio"]}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DataProblem(
+            f"{path} does not hold speed figures ({problem}); make them with "
+            "`capsearch bench speed --json`"
+        ) from problem
+
+
+def _compared(
+    measured: Sequence[Measurement], committed: Mapping[tuple[str, str], float]
+) -> Iterator[tuple[Measurement, float, float]]:
+    for one in measured:
+        before = committed.get((one.part, one.name))
+        if before is not None and one.ratio is not None:
+            yield one, before, one.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpeed:
+    """What one model does on this machine, in a process of its own."""
+
+    name: str
+    images_per_second: float  # decoded and encoded, in batches
+    query_ms: Mapping[str, float]  # p50 of encoding one query, by language
+    memory_mb: int | None  # at most, with both encoders in use; None where unknown
+
+
+def measure_models(names: Sequence[str], repeats: int) -> Iterator[ModelSpeed]:
+    """The built-in model first, then each of `names`, one after the other."""
+    for name in dict.fromkeys((registry.DEFAULT_MODEL, *names)):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            yield pool.submit(measure_model, name, repeats).result()
+
+
+def measure_model(name: str, repeats: int) -> ModelSpeed:
+    """Opens a model and measures it in this process."""
+    model = registry.load(name)
+    *_, images = time_images(model.image, timing.synthetic_images(BATCH), repeats)
+    queries = {
+        language: _query_ms(model.text, language)
+        for language in timing.WORDS
+        if language in model.text.languages
+    }
+    return ModelSpeed(model.name, images.p50, queries, _peak_memory_mb())
+
+
+def _query_ms(encoder: TextEncoder, language: str) -> float:
+    texts = timing.sentences(language)
+    for text in texts[:4]:
+        encoder.encode([text], language)
+    seconds = [timed(lambda text=text: encoder.encode([text], language)) for text in texts[4:]]  # type: ignore[misc]
+    return latency("text", language, seconds).p50
+
+
+def _peak_memory_mb() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak >> (20 if sys.platform == "darwin" else 10)

@@ -22,6 +22,8 @@ CapsearchError
 A message says what failed, what was expected and what to do next. Only `ui` exits.
 """
 
+from __future__ import annotations
+
 
 class CapsearchError(Exception):
     """Root of all errors a user can act on."""

@@ -22,8 +22,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.engine.evidence import SOURCES, Evidence, Floats
-from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent, without
+from capsearch.engine.evidence import (
+    SOURCES,
+    Evidence,
+    EvidenceModel,
+    Floats,
+    KindWeights,
+    LengthDependent,
+    without,
+)
 from capsearch.engine.records import Source, Unit
 
 __all__ = [

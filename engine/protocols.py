@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from capsearch.engine.evidence_model import EvidenceModel
-from capsearch.engine.named import NamedConcepts
+from capsearch.engine.evidence import EvidenceModel, NamedConcepts
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import (
     Caption,

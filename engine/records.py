@@ -41,8 +41,8 @@ class Caption:
 class Tag:
     """A label on an image; people's tags have confidence 1.
 
-    `concept` is the id of the concept it names (encoders.concepts), which gives it names in other
-    languages; "" for a label that names none, or that the concept table does not know.
+    `concept` is the id of the concept it names (encoders.text.concepts), with names in
+    other languages; "" for a label that names none, or that the concept table does not know.
     """
 
     label: str

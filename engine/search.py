@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from capsearch.engine.errors import InvalidQuery, UnknownLanguage
-from capsearch.engine.evidence import SOURCES
+from capsearch.engine.evidence import SOURCES, NamedConcepts
 from capsearch.engine.fusion import (
     CalibratedEvidence,
     ConvexCombination,
@@ -18,17 +18,9 @@ from capsearch.engine.fusion import (
     SingleSource,
     without,
 )
-from capsearch.engine.named import NamedConcepts
 from capsearch.engine.protocols import Backend, Found, ImageEncoder, TextEncoder
 from capsearch.engine.query import EncodedQuery, Query
-from capsearch.engine.records import (
-    Document,
-    EncodedText,
-    Hit,
-    Mode,
-    SearchResult,
-    Vectors,
-)
+from capsearch.engine.records import Document, EncodedText, Hit, Mode, SearchResult, Vectors
 from capsearch.engine.vectors import blend, similarity_query
 
 

@@ -1,8 +1,10 @@
 """Vector arithmetic that every side of the search shares.
 
 Vectors have one coordinate more than their space: a query ends with 1, a document (an image or a
-caption in an index) with minus its hubness penalty (`encoders.hubness`). The inner product is then
-the cosine less the penalty, and any store that ranks by inner product ranks by that.
+caption in an index) with minus its hubness penalty (`encoders.models.hubness`). The inner product
+is then the cosine less the penalty, and any store that ranks by inner product ranks by that.
+
+Near-duplicates: images so alike that they are probably one image saved twice.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.engine.records import Vectors
+from capsearch.engine.errors import InvalidQuery
+from capsearch.engine.fusion import SingleSource
+from capsearch.engine.protocols import Backend, Found
+from capsearch.engine.query import EncodedQuery
+from capsearch.engine.records import Filters, Vectors
 
 
 def unit(vectors: NDArray[Any]) -> Vectors:
@@ -49,3 +55,23 @@ def blend(image: Vectors, text: Vectors, image_weight: float) -> Vectors:
     mixed = image_weight * image + (1.0 - image_weight) * text
     norm = float(np.linalg.norm(strip_bias(mixed)))
     return np.asarray(mixed / norm if norm > 1e-6 else np.zeros_like(mixed), np.float32)
+
+
+# Cosine. A resized or recompressed copy of an image stays above, the next frame of the same
+# scene mostly below.
+NEAR_DUPLICATE = 0.97
+
+
+def near_duplicates(
+    backend: Backend, image_id: str, threshold: float = NEAR_DUPLICATE, limit: int = 12
+) -> tuple[Found, ...]:
+    """At most `limit` other images whose vectors lie within `threshold`, closest first.
+
+    Ties break by image id. InvalidQuery for an image the backend does not hold.
+    """
+    vector = backend.vector(image_id)
+    if vector is None:
+        raise InvalidQuery(f"no image with id {image_id!r} in this index")
+    query = EncodedQuery(SingleSource("image"), image=similarity_query(vector), min_score=threshold)
+    close = backend.search(query, Filters(), limit + 1)  # the image itself is among them
+    return tuple(one for one in close if one.document.record.id != image_id)[:limit]

@@ -5,6 +5,8 @@ whole: a run that was stopped or killed goes on where it was. Tags are made from
 index. Captions need the feature map, for which images are decoded and encoded again: kept for this,
 feature maps (49 x 1,280 float16 an image) would take twenty times the room of the index itself and
 save a third of the time.
+
+What people say about generated captions: accepted or corrected ones become theirs.
 """
 
 from __future__ import annotations
@@ -19,17 +21,16 @@ from time import perf_counter
 
 import numpy as np
 
-from capsearch.encoders.describing import no_heads
-from capsearch.encoders.image_files import MAX_PIXELS
-from capsearch.encoders.pixel_budget import DECODING, DEFAULT_PIXELS
-from capsearch.engine.errors import UnknownModel
+from capsearch.encoders.images.open import DECODING, DEFAULT_PIXELS, MAX_PIXELS
+from capsearch.encoders.models.describe import no_heads
+from capsearch.engine.errors import InvalidCaptions, UnknownModel
 from capsearch.engine.protocols import Captioner, Enricher, Tagger
-from capsearch.engine.records import ImageFeatures
-from capsearch.indexer.in_flight import DecodeJournal
-from capsearch.indexer.prepare import Prepared, prepare_in_groups
-from capsearch.indexer.progress import Progress
+from capsearch.engine.records import Caption, ImageFeatures
+from capsearch.indexer.pipeline import Progress
+from capsearch.indexer.prepare import DecodeJournal, Prepared, prepare_in_groups
+from capsearch.indexer.sources.metadata import written_caption
 from capsearch.indexer.sources.scan import ImageFile, Skipped
-from capsearch.indexer.store import Descriptions, Head, Store, Writable
+from capsearch.indexer.store import HAND, Descriptions, Head, Store, Writable
 
 _TAGGED_AT_ONCE = 1024
 _ENCODED_EVERY = 32  # batches: then captions get vectors, and words are found
@@ -248,3 +249,38 @@ def _file(path: str) -> ImageFile | None:
         return None
     regular = stat.S_ISREG(status.st_mode)
     return ImageFile(path, status.st_mtime_ns, status.st_size) if regular else None
+
+
+def accept(collection: Writable, image_id: str, caption: Caption) -> None:
+    """A generated caption is right: from now on it is a person's.
+
+    Like the others here: InvalidCaptions if the image has no such caption any more. It is found at
+    once.
+    """
+    _change(
+        collection, caption,
+        lambda written: written.accept(image_id, caption, caption.text, caption.language),
+    )  # fmt: skip
+
+
+def correct(collection: Writable, image_id: str, caption: Caption, text: str) -> None:
+    """A person's text replaces a generated caption; InvalidCaptions for one that is no caption."""
+    new = written_caption(text, HAND, caption.language)
+    if new is None:
+        raise InvalidCaptions(f"{text!r} is no caption: write at least two letters")
+    _change(
+        collection, caption,
+        lambda written: written.accept(image_id, caption, new.text, new.language),
+    )  # fmt: skip
+
+
+def reject(collection: Writable, image_id: str, caption: Caption) -> None:
+    """A generated caption is wrong: it goes, and does not come back."""
+    _change(collection, caption, lambda written: written.reject(image_id, caption))
+
+
+def _change(collection: Writable, caption: Caption, change: Callable[[Descriptions], bool]) -> None:
+    store = collection.store()
+    with store.writing(rebuild=False):
+        if not caption.generated or not change(store.descriptions()):
+            raise InvalidCaptions(f"this image has no generated caption {caption.text!r} any more")

@@ -1,22 +1,26 @@
 """What a run of the pipeline reads and writes: an index folder, or a collection in a cluster.
 
-The pipeline decides what is new, has changed or is gone; a store keeps it. `embedded.store` and
+The pipeline decides what is new, has changed or is gone; a store keeps it. `sqlite.store` and
 `elastic.store` implement the protocol.
+
+Collections as context managers.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from capsearch.engine.records import Caption, ImageRecord, Tag, Vectors
 from capsearch.indexer.sources.scan import ImageFile
 
 if TYPE_CHECKING:
-    from capsearch.encoders.models import Model
+    from capsearch.encoders.models.registry import Model
     from capsearch.indexer.prepare import Outcome, Prepared
     from capsearch.indexer.sources.captions import NamedCaption
 
@@ -271,3 +275,25 @@ class Writable(Protocol):
     def store(self) -> Store:
         """For one run of the pipeline."""
         ...
+
+
+Closed = TypeVar("Closed", bound="Closing")
+
+
+class Closing(ABC):
+    """Closed at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases what it holds."""
+
+    def __enter__(self: Closed) -> Closed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

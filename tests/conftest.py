@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from elastic_node import DidNotStart, Node, Unavailable, running_nodes
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import (
     FakeCaptioner,
     FakeImageEncoder,
@@ -20,7 +20,7 @@ from capsearch.engine.fakes import (
     colour_image,
 )
 from capsearch.engine.protocols import Enricher
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.sqlite.collection import Collection
 
 
 def build_fake_model(backbone: str = "toy", turn: int = 0, penalty: float = 0.0) -> Model:
@@ -104,7 +104,7 @@ def place(
     if request.param == "folder":
         yield Place(tmp_path / "index")
         return
-    from capsearch.indexer.elastic import versions
+    from capsearch.indexer.elastic import collection as versions
     from capsearch.indexer.elastic.client import Address, connect
 
     node = request.getfixturevalue("elastic_node")
@@ -149,7 +149,7 @@ def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported_clip(clip_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The models folder that `clip_folder` was exported into, as `small`; only to read."""
-    from capsearch.encoders.clip.export import export
+    from capsearch.encoders.train.clip_export import export
 
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:

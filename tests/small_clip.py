@@ -96,8 +96,7 @@ def write_random_weights(folder: Path, seed: int = 1) -> Path:
     import torch
     from safetensors.torch import save_file
 
-    from capsearch.encoders.clip.library import open_clip
-    from capsearch.encoders.clip.torch_model import new_network
+    from capsearch.encoders.models.open_clip import new_network, open_clip
 
     torch.manual_seed(seed)
     network = new_network(open_clip(), folder)
@@ -108,7 +107,7 @@ def write_random_weights(folder: Path, seed: int = 1) -> Path:
 
 def write_full_size(name: str, folder: Path) -> Path:
     """An architecture of open_clip with random weights and a tokenizer of few pieces."""
-    from capsearch.encoders.clip.library import open_clip
+    from capsearch.encoders.models.open_clip import open_clip
 
     folder.mkdir(parents=True)
     config = open_clip().get_model_config(name)

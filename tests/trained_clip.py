@@ -22,11 +22,10 @@ def train_clip(folder: Path, data_folder: Path) -> Path:
     from safetensors.torch import save_file
     from small_clip import write_config, write_tokenizer
 
-    from capsearch.encoders.clip.library import open_clip
-    from capsearch.encoders.clip.torch_model import new_network, scale_pixels
-    from capsearch.encoders.datasets.dataset import read
-    from capsearch.encoders.datasets.features import decoded_batches
-    from capsearch.encoders.preprocess import squash
+    from capsearch.encoders.data.dataset import read
+    from capsearch.encoders.data.features import decoded_batches
+    from capsearch.encoders.images.preprocess import squash
+    from capsearch.encoders.models.open_clip import new_network, open_clip, scale_pixels
 
     data = read([data_folder], splits=["train"])
     images = [one for one in data.images if sum(map(len, one.captions.values()))][:IMAGES]

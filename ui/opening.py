@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
-    from capsearch.encoders.models import Model
+    from capsearch.encoders.models.registry import Model
     from capsearch.indexer.elastic.collection import ElasticCollection
-    from capsearch.indexer.embedded.collection import Collection
     from capsearch.indexer.forgetting import Sources
+    from capsearch.indexer.sqlite.collection import Collection
+
 
 AnyCollection: TypeAlias = Union["Collection", "ElasticCollection"]
 Place: TypeAlias = Path | str  # the folder of an index, or the URL of a collection in a cluster
@@ -24,7 +25,7 @@ def is_url(place: str) -> bool:
 
 def place_of(index: Path | None, backend: str | None) -> Place:
     """The folder that is given, or else the URL, or else the default folder."""
-    from capsearch.indexer.embedded.collection import default_index_path
+    from capsearch.indexer.sqlite.collection import default_index_path
 
     return index or backend or default_index_path()
 
@@ -35,7 +36,7 @@ def open_at(place: Place, model: Model | None = None) -> AnyCollection:
         from capsearch.indexer.elastic.collection import ElasticCollection
 
         return ElasticCollection.open(place, model)
-    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.indexer.sqlite.collection import Collection
 
     return Collection.open(place, model)
 
@@ -48,7 +49,7 @@ def create_at(
         from capsearch.indexer.elastic.collection import ElasticCollection
 
         return ElasticCollection.create(place, model, shards, replicas)
-    from capsearch.indexer.embedded.collection import Collection
+    from capsearch.indexer.sqlite.collection import Collection
 
     return Collection.create(place, model)
 
@@ -62,7 +63,7 @@ def sources_at(place: Place) -> Iterator[Sources]:
         with ElasticCollection.open(place) as collection:
             yield collection.sources()
     else:
-        from capsearch.indexer.embedded.sources import opened_sources
+        from capsearch.indexer.sqlite.sources import opened_sources
 
         with opened_sources(place) as sources:
             yield sources

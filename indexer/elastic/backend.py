@@ -6,26 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from capsearch.encoders import concepts
+from capsearch.encoders.text import concepts
 from capsearch.engine.errors import InvalidQuery
 from capsearch.engine.protocols import Found
-from capsearch.engine.query import EncodedQuery
+from capsearch.engine.query import EncodedQuery, tag_facets
 from capsearch.engine.records import Document, Facet, Facets, Filters, Vectors
-from capsearch.engine.tag_facets import tag_facets
 from capsearch.indexer.elastic import requests
 from capsearch.indexer.elastic.client import Address, readable_errors
-from capsearch.indexer.elastic.documents import document, row
-from capsearch.indexer.elastic.mapping import (
+from capsearch.indexer.elastic.documents import (
     GENERATED_WORDS,
     IMAGE_ROW,
     MAX_RESULT_WINDOW,
     WORDS,
+    document,
+    row,
 )
-from capsearch.indexer.elastic.matches import Hit, Matches, Words
-from capsearch.indexer.elastic.ranking import Search
+from capsearch.indexer.elastic.requests import Hit, Matches, Words
+from capsearch.indexer.elastic.search import Search
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
+
 
 _PAGE = 1000  # documents of one answer, where all are read
 

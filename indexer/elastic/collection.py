@@ -1,34 +1,299 @@
-"""A collection in a cluster, open for searching or writing, as embedded.collection is."""
+"""A collection in a cluster, open for searching or writing, as sqlite.collection is.
+
+Versions of a collection: indexes NAME-v1, NAME-v2, ... of which the alias NAME is the current.
+
+Searches ask the alias. A load with other models goes into the next version and is published when it
+is whole, so that searches see the old collection or the new one and nothing in between.
+
+What a collection knows besides images: folders, captions files, skipped files, options.
+
+One small document each, in the index NAME-state: it belongs to no model, so it outlives versions,
+and writers at the same time do not overwrite each other's.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
-from capsearch.engine.errors import IndexEmpty, ModelMismatch
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
+from capsearch.engine.errors import IndexEmpty, IndexProblem, ModelMismatch
 from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.closing import Closing
-from capsearch.indexer.elastic import mapping, requests, versions
+from capsearch.indexer.elastic import client as bulk
+from capsearch.indexer.elastic import documents, requests
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, missing, readable_errors
-from capsearch.indexer.elastic.state import State
-from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.elastic.documents import folders
+from capsearch.indexer.sqlite.manifest import Identity
+from capsearch.indexer.store import Closing
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
 
     from capsearch.indexer.elastic.sources import ElasticSources
     from capsearch.indexer.elastic.store import ElasticStore
+
+
+Kind = Literal["root", "mount point", "captions file", "skipped", "option"]
+_MAPPING: Mapping[str, Any] = {
+    "dynamic": "strict",
+    "properties": {
+        "kind": {"type": "keyword"},
+        "name": {"type": "keyword", "ignore_above": 8000},  # a path, or that of an option
+        "folders": {"type": "keyword", "ignore_above": 8000},
+        "facts": {"type": "object", "enabled": False},
+    },
+}
+_PAGE = 1000
+
+
+class State:
+    """The documents of NAME-state; there may be none."""
+
+    def __init__(self, client: Elasticsearch, address: Address) -> None:
+        self._client, self._address = client, address
+        self.index = f"{address.name}-state"
+
+    def create(self) -> None:
+        """Makes the index unless it is there."""
+        from elasticsearch import BadRequestError
+
+        with readable_errors(self._address):
+            if self._client.indices.exists(index=self.index):
+                return
+            try:
+                self._client.indices.create(
+                    index=self.index,
+                    settings={"number_of_shards": 1, "auto_expand_replicas": "0-1"},
+                    mappings=_MAPPING,
+                )
+            except BadRequestError as problem:  # another writer was faster
+                if "resource_already_exists" not in str(problem):
+                    raise
+
+    def drop(self) -> None:
+        """Deletes all of it."""
+        with readable_errors(self._address):
+            self._client.indices.delete(index=self.index, ignore_unavailable=True)
+
+    def roots(self) -> dict[Path, tuple[str, ...]]:
+        """The folders indexed so far, sorted, with the globs that each leaves out."""
+        found = {Path(name): tuple(facts["exclude"]) for name, facts in self.all("root").items()}
+        outer = {root: globs for root, globs in found.items() if not _inside(root, list(found))}
+        return dict(sorted(outer.items()))
+
+    def add_roots(self, excludes: Mapping[Path, Sequence[str]]) -> None:
+        """Adds roots with the globs they leave out; those inside another root are not kept."""
+        known = [*map(Path, self.all("root")), *excludes]
+        outer = {root: globs for root, globs in excludes.items() if not _inside(root, known)}
+        self.put("root", {str(root): {"exclude": list(globs)} for root, globs in outer.items()})
+        self.delete("root", [str(root) for root in known if _inside(root, known)])
+
+    def all(self, kind: Kind, below: Sequence[Path] | None = None) -> dict[str, dict[str, Any]]:
+        """The facts of one kind by name; with `below`, of those paths and what is below them."""
+        clauses: list[dict[str, Any]] = [{"term": {"kind": kind}}]
+        if below is not None:
+            names = [str(path) for path in below]
+            inside = [{"terms": {"folders": names}}, {"terms": {"name": names}}]
+            clauses.append({"bool": {"should": inside}})
+        return dict(self._scan({"bool": {"filter": clauses}}))
+
+    def put(self, kind: Kind, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds or replaces facts by name."""
+        self._send(
+            {
+                "_op_type": "index",
+                "_id": _id(kind, name),
+                "kind": kind,
+                "name": name,
+                "folders": [] if kind == "option" else folders([name]),
+                "facts": one,
+            }
+            for name, one in facts.items()
+        )
+
+    def delete(self, kind: Kind, names: Sequence[str]) -> None:
+        """Removes facts; unknown names are ignored."""
+        self._send({"_op_type": "delete", "_id": _id(kind, name)} for name in names)
+
+    def _send(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        for _ in bulk.send(self._client, self._address, self.index, actions):
+            pass
+
+    def _scan(self, query: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        after: dict[str, Any] = {}
+        with readable_errors(self._address):
+            self._client.indices.refresh(index=self.index, ignore_unavailable=True)
+            while True:
+                found = self._client.search(
+                    index=self.index, query=query, sort=["name"], size=_PAGE,
+                    ignore_unavailable=True, **after,
+                )["hits"]["hits"]  # fmt: skip
+                yield from ((one["_source"]["name"], one["_source"]["facts"]) for one in found)
+                if len(found) < _PAGE:
+                    return
+                after = {"search_after": found[-1]["sort"]}
+
+
+def _inside(root: Path, others: Sequence[Path]) -> bool:
+    return any(other in root.parents for other in others)
+
+
+def _id(kind: Kind, name: str) -> str:
+    return hashlib.blake2b(f"{kind}\0{name}".encode(), digest_size=16).hexdigest()
+
+
+def current(client: Elasticsearch, address: Address) -> str | None:
+    """The index that the alias names, or None."""
+    with readable_errors(address):
+        if not client.indices.exists(index=address.name):
+            return None
+        if not client.indices.exists_alias(name=address.name):
+            raise IndexProblem(
+                f"{address} is an index that capsearch did not make; choose another name"
+            )
+        return str(next(iter(client.indices.get_alias(name=address.name).body)))
+
+
+def about_index(
+    client: Elasticsearch, address: Address, index: str | None = None
+) -> Mapping[str, Any]:
+    """What an index says about itself (mapping.meta); IndexMissing where there is none."""
+    index = index or current(client, address)
+    if index is None:
+        raise missing(address)
+    with readable_errors(address):
+        found = client.indices.get_mapping(index=index)[index]["mappings"]
+    stored: Mapping[str, Any] | None = found.get("_meta", {}).get(documents.META)
+    if stored is None:
+        raise IndexProblem(f"{index} was not made by capsearch; choose another name")
+    return stored
+
+
+def require_same_model(
+    client: Elasticsearch, address: Address, index: str, identity: Identity
+) -> None:
+    """ModelMismatch when an index was made with another model."""
+    made = documents.identity_of(about_index(client, address, index))
+    if not made.same_vectors(identity):
+        raise ModelMismatch(
+            f"{address} was made with {made}, this is {identity}; --rebuild makes its next "
+            "version and replaces it when that is whole"
+        )
+
+
+def prepare(
+    client: Elasticsearch,
+    address: Address,
+    identity: Identity,
+    *,
+    rebuild: bool = False,
+    shards: int = 1,
+    replicas: int = 1,
+) -> str:
+    """The index to write to: the current one, one that a killed load began, or a new one.
+
+    With `rebuild` never the current one; ModelMismatch without it when another model made that.
+    """
+    published = current(client, address)
+    if published is not None and not rebuild:
+        require_same_model(client, address, published, identity)
+        _upgrade(client, address, published)
+        return published
+    known = _versions(client, address)
+    for index in known:
+        made = documents.identity_of(about_index(client, address, index))
+        if index != published and made.same_vectors(identity):
+            _upgrade(client, address, index)
+            return index
+    number = max((_number(one) for one in known), default=0) + 1
+    index = f"{address.name}-v{number}"
+    _create(client, address, index, identity, shards, replicas)
+    return index
+
+
+def _create(
+    client: Elasticsearch, address: Address, index: str, identity: Identity, shards: int,
+    replicas: int,
+) -> None:  # fmt: skip
+    """Unless another writer was faster."""
+    from elasticsearch import BadRequestError
+
+    with readable_errors(address):
+        try:
+            client.indices.create(
+                index=index,
+                settings=documents.settings(shards, replicas),
+                mappings=documents.mapping(identity),
+                aliases={documents.write_alias(index): {}},
+            )
+        except BadRequestError as problem:
+            if "resource_already_exists" not in str(problem):
+                raise
+    require_same_model(client, address, index, identity)
+
+
+def _upgrade(client: Elasticsearch, address: Address, index: str) -> None:
+    """Adds the fields and the alias that an index of an older schema lacks.
+
+    Its documents get values of the new fields when they are next written; `copy` sends them again.
+    """
+    stored = about_index(client, address, index)
+    if stored["schema"] < documents.SCHEMA:
+        wanted = documents.mapping(documents.identity_of(stored))["properties"]
+        meta = {documents.META: {**stored, "schema": documents.SCHEMA}}
+        with readable_errors(address):
+            client.indices.put_alias(index=index, name=documents.write_alias(index))
+            client.indices.put_mapping(index=index, properties=wanted, meta=meta)
+
+
+def publish(client: Elasticsearch, address: Address, index: str) -> None:
+    """Makes `index` the current version in one step, and deletes the others."""
+    with readable_errors(address):
+        known = _versions(client, address)
+        actions = [
+            {"remove": {"index": one, "alias": address.name, "must_exist": False}}
+            for one in known
+            if one != index
+        ]
+        added = {"add": {"index": index, "alias": address.name}}
+        client.indices.update_aliases(actions=[*actions, added])
+        for one in known:
+            if one != index:
+                client.indices.delete(index=one)
+
+
+def drop(client: Elasticsearch, address: Address) -> None:
+    """Deletes a collection with all its versions."""
+    with readable_errors(address):
+        for index in _versions(client, address):
+            client.indices.delete(index=index)
+    State(client, address).drop()
+
+
+def _versions(client: Elasticsearch, address: Address) -> list[str]:
+    with readable_errors(address):
+        found = client.indices.get(index=f"{address.name}-v*", features="aliases").body
+    return sorted((one for one in found if _is_version(one, address)), key=_number)
+
+
+def _is_version(index: str, address: Address) -> bool:
+    return re.fullmatch(re.escape(address.name) + r"-v\d+", index) is not None
+
+
+def _number(index: str) -> int:
+    return int(index.rpartition("-v")[2])
+
 
 _ROOTS_S = 5.0  # a page of hits asks for the folders many times
 
@@ -72,8 +337,8 @@ class ElasticCollection(Closing):
         """IndexMissing when there is none, ModelMismatch when another model made it."""
         address = Address.parse(url)
         client = connect(address)
-        made = mapping.identity_of(versions.about(client, address))
-        collection = cls(client, address, model or models.load(made.source))
+        made = documents.identity_of(about_index(client, address))
+        collection = cls(client, address, model or registry.load(made.source))
         collection.require_same_model()
         return collection
 
@@ -87,17 +352,17 @@ class ElasticCollection(Closing):
         """
         address = Address.parse(url)
         client = connect(address)
-        index = versions.current(client, address)
+        index = current(client, address)
         if model is None:
-            about = None if index is None else versions.about(client, address, index)
-            model = models.load(None if about is None else mapping.identity_of(about).source)
+            about = None if index is None else about_index(client, address, index)
+            model = registry.load(None if about is None else documents.identity_of(about).source)
         collection = cls(client, address, model)
         collection._sizes = (shards, replicas)
         return collection
 
     def require_same_model(self) -> None:
         """ModelMismatch unless the current version was made with `model`."""
-        made = mapping.identity_of(versions.about(self._client, self.address))
+        made = documents.identity_of(about_index(self._client, self.address))
         this = Identity.of(self.model)
         if not made.same_vectors(this):
             raise ModelMismatch(
@@ -115,7 +380,7 @@ class ElasticCollection(Closing):
 
     def store(self) -> ElasticStore:
         """For one run of the pipeline."""
-        from capsearch.indexer.elastic.store import ElasticStore  # a search needs no Pillow
+        from capsearch.indexer.elastic.store import ElasticStore
 
         self._writer = self._writer or _writers_folder(self.path, self.address)
         return ElasticStore(
@@ -155,11 +420,11 @@ def read_stats(url: str) -> ElasticStats:
     """The statistics of a collection without opening its model, which may be missing."""
     address = Address.parse(url)
     client = connect(address)
-    index = versions.current(client, address)
+    index = current(client, address)
     if index is None:
         raise missing(address)
-    about = versions.about(client, address, index)
-    identity = mapping.identity_of(about)
+    about = about_index(client, address, index)
+    identity = documents.identity_of(about)
     captions = ElasticBackend(client, address).ask(size=0, aggs=_CAPTION_COUNTS)["aggregations"]
     with readable_errors(address):
         stored = client.indices.stats(index=index, metric="store")["_all"]

@@ -15,18 +15,17 @@ from typing import Any
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.protocols import NewDocument
-from capsearch.indexer.elastic import versions
+from capsearch.indexer.document import Entry
+from capsearch.indexer.elastic import collection as versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, readable_errors
-from capsearch.indexer.elastic.documents import whole
-from capsearch.indexer.elastic.entry import Entry
-from capsearch.indexer.elastic.mapping import WHOLE
+from capsearch.indexer.elastic.collection import State
+from capsearch.indexer.elastic.documents import WHOLE, whole
 from capsearch.indexer.elastic.requests import HAS_FILE
-from capsearch.indexer.elastic.state import State
 from capsearch.indexer.elastic.writer import ElasticWriter
-from capsearch.indexer.embedded import transfer
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.remembered import Remembered
+from capsearch.indexer.sqlite import transfer
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.manifest import Remembered
 
 Show = Callable[[int, int], None]  # done, total
 _IDS: Mapping[str, Any] = {"source": False}

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from capsearch.engine.records import Caption, ImageRecord, Tag, Vectors
+from capsearch.indexer.document import Entry
 from capsearch.indexer.elastic import requests
-from capsearch.indexer.elastic.documents import row
-from capsearch.indexer.elastic.editing import DOCUMENTS, Change, Editor, chunks
-from capsearch.indexer.elastic.entry import Entry
-from capsearch.indexer.elastic.mapping import FEATURE_ROW
+from capsearch.indexer.elastic.documents import FEATURE_ROW, row
+from capsearch.indexer.elastic.writer import DOCUMENTS, Change, Editor, chunks
 from capsearch.indexer.store import Head
 
 _DESCRIBED: requests.Clause = {

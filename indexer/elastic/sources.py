@@ -1,6 +1,12 @@
 """The roots and captions files of a collection in a cluster, to let go of one.
 
 Documents first, what is remembered last: one that was stopped can be run again.
+
+The next version of a collection, beside the one that searches see.
+
+Everything that is known of the images goes over first, with the vectors that need no image: those
+projected from stored features where the backbone is the same, and those of captions. The pipeline
+does the rest. Stopped or killed, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,20 +16,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import Caption
-from capsearch.indexer.elastic import edits
-from capsearch.indexer.elastic.editing import ATTEMPTS, Editor, unchanged_delete
-from capsearch.indexer.elastic.entry import Entry
-from capsearch.indexer.elastic.matches import Hit
-from capsearch.indexer.elastic.requests import Clause
-from capsearch.indexer.elastic.state import Kind, State
-from capsearch.indexer.embedded import thumbnails
-from capsearch.indexer.embedded.filters import under
+from capsearch.indexer import thumbnails
+from capsearch.indexer.document import Entry
+from capsearch.indexer.elastic import writer
+from capsearch.indexer.elastic.collection import Kind, State
+from capsearch.indexer.elastic.documents import WHOLE, whole
+from capsearch.indexer.elastic.requests import Clause, Hit
+from capsearch.indexer.elastic.writer import ATTEMPTS, Change, Editor, unchanged_delete
 from capsearch.indexer.forgetting import Forgettable
+from capsearch.indexer.sqlite.catalog import under
+from capsearch.indexer.sqlite.manifest import Identity
 
 if TYPE_CHECKING:
     from capsearch.indexer.elastic.collection import ElasticCollection
+
 
 _FACTS: Mapping[str, Any] = {
     "source_includes": ["provenance.files", "provenance.captions", "provenance.past_files"],
@@ -79,7 +90,7 @@ class ElasticSources:
 
         def change(entry: Entry | None) -> Entry | None:
             if entry is not None:
-                entry.replace_captions(edits.CAPTIONS_FILES, str(path), ())
+                entry.replace_captions(writer.CAPTIONS_FILES, str(path), ())
             return entry
 
         with self._editor() as editor:
@@ -155,10 +166,60 @@ def _count(hit: Hit, wanted: Callable[[str, Caption], bool]) -> int:
 
 def _captions_from(path: Path, hit: Hit) -> int:
     """How many captions of a captions file a document has."""
-    files = edits.CAPTIONS_FILES
+    files = writer.CAPTIONS_FILES
     return _count(hit, lambda origin, one: origin == str(path) and one.source in files)
 
 
 def _inside(path: str, root: Path) -> bool:
     first, last = under(root)
     return path == str(root) or first <= path < last
+
+
+_ALL: Mapping[str, Any] = {"match_all": {}}
+_WITHOUT_VECTOR: Mapping[str, Any] = {"term": {"encoded": False}}
+
+
+def carry_over(old: Editor, made: Identity, new: Editor, model: Model) -> None:
+    """Copies the documents that the next version lacks; images without a vector are encoded later.
+
+    With another model of the same backbone, no image has to be opened. With the same model
+    every image is.
+    """
+    wanted = Identity.of(model)
+    project = made.same_backbone(wanted) and not made.same_vectors(wanted)
+    for hits in old.backend.scan(dict(_ALL), WHOLE):
+        there = new.existing([hit["_id"] for hit in hits])
+        entries = {hit["_id"]: Entry.of(whole(hit)) for hit in hits if hit["_id"] not in there}
+        for entry in entries.values():
+            _forget_vectors(entry, model if project else None)
+        new.edit({one: _unless_there(entry) for one, entry in entries.items()}, new=entries)
+
+
+def keep_unreachable(old: Editor, new: Editor) -> None:
+    """Images whose files are out of reach keep the vectors they have; the model is the same."""
+    for hits in new.backend.scan(dict(_WITHOUT_VECTOR), {"source": False}):
+        before = old.read([hit["_id"] for hit in hits])
+        new.edit({image_id: _with_vectors_of(one) for image_id, one in before.items()})
+
+
+def _forget_vectors(entry: Entry, model: Model | None) -> None:
+    for one in entry.captions:
+        one.encoded, one.vector = False, None
+    entry.vector = None
+    if model is None or entry.feature is None:
+        entry.feature = None
+    else:
+        entry.vector = model.image.project(entry.feature[np.newaxis])[0]
+
+
+def _unless_there(entry: Entry) -> Change:
+    return lambda there: there or entry
+
+
+def _with_vectors_of(before: Entry) -> Change:
+    def change(entry: Entry | None) -> Entry | None:
+        if entry is not None and entry.vector is None:
+            entry.feature, entry.vector = before.feature, before.vector
+        return entry
+
+    return change

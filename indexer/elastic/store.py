@@ -9,26 +9,33 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsearch.encoders.models import Model
-from capsearch.indexer.elastic import edits, rebuilding, versions
+from capsearch.encoders.models.registry import Model
+from capsearch.indexer import thumbnails
+from capsearch.indexer.document import Entry
+from capsearch.indexer.elastic import collection, sources, writer
 from capsearch.indexer.elastic.client import Address
+from capsearch.indexer.elastic.collection import State
 from capsearch.indexer.elastic.descriptions import ElasticDescriptions
-from capsearch.indexer.elastic.editing import DOCUMENTS, Editor, chunks, unchanged_delete
-from capsearch.indexer.elastic.entry import Entry
-from capsearch.indexer.elastic.known import EncodedIds, KnownFiles
-from capsearch.indexer.elastic.mapping import identity_of
+from capsearch.indexer.elastic.documents import identity_of
 from capsearch.indexer.elastic.requests import HAS_FILE, OUTDATED
-from capsearch.indexer.elastic.state import State
-from capsearch.indexer.elastic.writer import ElasticWriter
-from capsearch.indexer.embedded import thumbnails
-from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.elastic.writer import (
+    DOCUMENTS,
+    Editor,
+    ElasticWriter,
+    EncodedIds,
+    KnownFiles,
+    chunks,
+    unchanged_delete,
+)
 from capsearch.indexer.prepare import Outcome, Prepared
 from capsearch.indexer.sources.captions import NamedCaption
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite.manifest import Identity
 from capsearch.indexer.store import EditedSidecars, EncodedImage, FileState, KnownFile
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
+
 
 # Images are found while a run goes on, but not at the price of a refresh every second. An odd
 # number, so that it is known from what somebody has set.
@@ -52,7 +59,7 @@ class ElasticStore:
         self._client, self._address, self.model, self.path = client, address, model, path
         self._thumbnails, self._sizes = thumbnails_in, {"shards": shards, "replicas": replicas}
         self._state = State(client, address)
-        published = versions.current(client, address)
+        published = collection.current(client, address)
         self._editor = None if published is None else self._editor_of(published)
         self._old: Editor | None = None  # of a rebuild
         self._files = KnownFiles()
@@ -65,7 +72,7 @@ class ElasticStore:
         if self._editor is not None:
             identity = Identity.of(self.model)
             index = self._editor.writer.index
-            versions.require_same_model(self._client, self._address, index, identity)
+            collection.require_same_model(self._client, self._address, index, identity)
 
     def excludes(self) -> Mapping[Path, tuple[str, ...]]:
         """The roots, with the globs that each leaves out."""
@@ -123,12 +130,12 @@ class ElasticStore:
         self._state.create()
         old = self._editor if rebuild else None
         identity = Identity.of(self.model)
-        index = versions.prepare(
+        index = collection.prepare(
             self._client, self._address, identity, rebuild=old is not None, **self._sizes
         )
         self._editor = self._editor_of(index)
-        if versions.current(self._client, self._address) is None:
-            versions.publish(self._client, self._address, index)  # found while it is being filled
+        if collection.current(self._client, self._address) is None:
+            collection.publish(self._client, self._address, index)  # found while it is being filled
         with self._editor.writer.bulk_load(REFRESH_INTERVAL):
             if old is not None:
                 self._begin_rebuild(old)
@@ -143,7 +150,7 @@ class ElasticStore:
 
     def put(self, new: Sequence[EncodedImage], batch: Sequence[Outcome]) -> int:
         """New documents are created whole, with their captions' vectors; others are changed."""
-        added = edits.put_batch(self.editor, self._files, new, batch)
+        added = writer.put_batch(self.editor, self._files, new, batch)
         refused = [one for one in batch if not isinstance(one, Prepared) and one.permanent]
         self._state.put(
             "skipped",
@@ -160,7 +167,7 @@ class ElasticStore:
 
     def put_sidecars(self, edited: Sequence[EditedSidecars]) -> int:
         """A document may have several files with sidecars."""
-        return edits.made(self.editor, edits.sidecars(edited))
+        return writer.made(self.editor, writer.sidecars(edited))
 
     def put_captions_file(
         self, file: Path, state: FileState, pairs: Sequence[tuple[str, NamedCaption]]
@@ -172,8 +179,8 @@ class ElasticStore:
         origin = str(file)
         for hits in self._scan({"term": {"origins": origin}}, HAS_FILE):
             wanted.update({hit["_id"]: [] for hit in hits if hit["_id"] not in wanted})
-        changed = {one: edits.named(origin, some) for one, some in wanted.items()}
-        added = edits.made(self.editor, changed)
+        changed = {one: writer.named(origin, some) for one, some in wanted.items()}
+        added = writer.made(self.editor, changed)
         facts = {"mtime_ns": state.mtime_ns, "size": state.size}
         self._state.put("captions file", {origin: facts})
         return added
@@ -181,7 +188,7 @@ class ElasticStore:
     def remove_files(self, files: Sequence[str], skipped: Sequence[str]) -> None:
         """Images that have none left are not found any more."""
         paths = {(path, self._files.owners[path]) for path in files}
-        self.editor.edit(edits.gone(sorted(paths | self._files.stale)))
+        self.editor.edit(writer.gone(sorted(paths | self._files.stale)))
         self._files.stale.clear()
         self._state.delete("skipped", skipped)
 
@@ -215,11 +222,13 @@ class ElasticStore:
         """Publishes a rebuild."""
         if self._old is None:
             return
-        made = identity_of(versions.about(self._client, self._address, self._old.writer.index))
+        made = identity_of(
+            collection.about_index(self._client, self._address, self._old.writer.index)
+        )
         if made.same_vectors(Identity.of(self.model)):
             self.editor.writer.refresh()
-            rebuilding.keep_unreachable(self._old, self.editor)
-        versions.publish(self._client, self._address, self.editor.writer.index)
+            sources.keep_unreachable(self._old, self.editor)
+        collection.publish(self._client, self._address, self.editor.writer.index)
         self._old = None
 
     def keep_days(self, given: float | None) -> float | None:
@@ -258,8 +267,8 @@ class ElasticStore:
 
     def _begin_rebuild(self, old: Editor) -> None:
         self._old = old
-        made = identity_of(versions.about(self._client, self._address, old.writer.index))
-        rebuilding.carry_over(old, made, self.editor, self.model)
+        made = identity_of(collection.about_index(self._client, self._address, old.writer.index))
+        sources.carry_over(old, made, self.editor, self.model)
         self._state.delete("skipped", list(self._state.all("skipped")))
 
     def _pending(self) -> dict[str, Any]:

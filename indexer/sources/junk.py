@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from functools import cache
 
-from capsearch.encoders.languages import HAN, KANA
+from capsearch.encoders.text.languages import HAN, KANA
 
 _MAKER = (
     "agfa|apple|asus|benq|blackberry|canon|casio|dji|fujifilm|fuji|ge|google|gopro|hasselblad|hp"

@@ -10,15 +10,19 @@ from pathlib import Path
 
 from PIL import Image
 
-from capsearch.encoders import concepts, languages
+from capsearch.encoders.text import concepts, languages
 from capsearch.engine.errors import InvalidCaptions
 from capsearch.engine.records import Caption, Tag
-from capsearch.indexer.sources.dates import date_in_name, date_of_file
-from capsearch.indexer.sources.exif import read_exif
-from capsearch.indexer.sources.iptc import read_iptc
+from capsearch.indexer.sources.blocks import (
+    MetadataBlock,
+    Text,
+    date_in_name,
+    date_of_file,
+    read_exif,
+    read_iptc,
+    read_xmp,
+)
 from capsearch.indexer.sources.junk import kind_of_junk
-from capsearch.indexer.sources.metadata_block import MetadataBlock, Text
-from capsearch.indexer.sources.xmp import read_xmp
 
 MAX_CAPTION_CHARACTERS = 2000  # longer texts are generator settings or licences, not captions
 MAX_XMP_BYTES = 10_000_000  # darktable and Lightroom keep the whole editing history in sidecars

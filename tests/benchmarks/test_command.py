@@ -7,15 +7,15 @@ from toys import IMAGES, write_split
 
 from capsearch.benchmarks import speed
 from capsearch.benchmarks.timing import Measurement
-from capsearch.encoders import models
-from capsearch.ui.cli import main
-from capsearch.ui.commands import bench
+from capsearch.encoders.models import registry
+from capsearch.ui.cli import bench
+from capsearch.ui.cli.main import main
 
 
 @pytest.fixture
 def run(tmp_path, fake_model, monkeypatch):
     """`capsearch bench retrieval` on the toy data, with more arguments; its exit code."""
-    monkeypatch.setattr(models, "load", lambda name=None: fake_model)
+    monkeypatch.setattr(registry, "load", lambda name=None: fake_model)
     write_split(tmp_path, "toys")
     fixed = ["--data", str(tmp_path), "--cache", str(tmp_path / "cache")]
     return lambda *more: main(["bench", "retrieval", *fixed, *more])

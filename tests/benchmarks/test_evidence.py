@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from capsearch.benchmarks import evidence as measure
-from capsearch.encoders.calibration import fit
-from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages
-from capsearch.encoders.evidence import DocumentBank
-from capsearch.encoders.languages import detect
-from capsearch.encoders.models import Model
+from capsearch.encoders.calibrate import fit
+from capsearch.encoders.calibrate.collection import EncodedCaptions, EncodedImages
+from capsearch.encoders.models.calibration import DocumentBank
+from capsearch.encoders.models.registry import Model
+from capsearch.encoders.text.languages import detect
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
 from capsearch.engine.records import LANGUAGES

@@ -31,7 +31,7 @@ def test_the_whole_is_compared_with_decoding_and_encoding_and_with_the_peer(
 
 def test_the_peer_encodes_every_file_in_batches(files):
     pytest.importorskip("torch")
-    from capsearch.benchmarks import vit
+    from capsearch.benchmarks import indexing as vit
 
     loop, sizes = vit.TorchLoop(), []
     loop._network = lambda batch: sizes.append(tuple(batch.shape))

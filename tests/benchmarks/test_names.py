@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from toys import png
 
-from capsearch.benchmarks import name_queries
+from capsearch.benchmarks import names as name_queries
 from capsearch.benchmarks.names import at_most, encode_pool, evaluate
-from capsearch.encoders import models
-from capsearch.encoders.concepts import all_concepts, by_id
-from capsearch.encoders.concepts.phrases import REQUESTS
-from capsearch.encoders.datasets.dataset import read_labelled
-from capsearch.encoders.datasets.labelled import split_of_photo
-from capsearch.encoders.languages import simplify
+from capsearch.encoders.data.dataset import read_labelled
+from capsearch.encoders.data.labels import split_of_photo
+from capsearch.encoders.data.templates import REQUESTS
+from capsearch.encoders.models import registry
+from capsearch.encoders.text.concepts import all_concepts, by_id
+from capsearch.encoders.text.languages import simplify
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import LANGUAGES
-from capsearch.ui.cli import main
+from capsearch.ui.cli.main import main
 
 # (label, the colour of the photograph): three reds, one of them by a narrower label, two blues, one
 # of which is shown in red, and two greens.
@@ -137,7 +137,7 @@ class TestQueries:
 class TestCommand:
     @pytest.fixture
     def run(self, tmp_path, fake_model, monkeypatch):
-        monkeypatch.setattr(models, "load", lambda name=None: fake_model)
+        monkeypatch.setattr(registry, "load", lambda name=None: fake_model)
         write_set(tmp_path, [*PHOTOS, ("green", "")])
         fixed = ["--data", str(tmp_path), "--cache", str(tmp_path / "cache"), "--min-photos", "2"]
         return lambda *more: main(["bench", "names", *fixed, *more])
@@ -162,14 +162,14 @@ class TestCommand:
         assert "no split 'val'; there is test" in capsys.readouterr().err
 
     def test_data_without_labels_is_an_error(self, tmp_path, capsys, monkeypatch, fake_model):
-        monkeypatch.setattr(models, "load", lambda name=None: fake_model)
+        monkeypatch.setattr(registry, "load", lambda name=None: fake_model)
         record = {"id": 1, "file": "1.png", "captions": {"en": [{"text": "x", "source": "y"}]}}
         (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
         assert main(["bench", "names", "--data", str(tmp_path)]) == 2
         assert "no image with a known label" in capsys.readouterr().err
 
     def test_the_command_accepts_every_kind_of_query(self):
-        from capsearch.ui.commands.bench_names import names
+        from capsearch.ui.cli.bench import names
 
         (option,) = (one for one in names.params if one.name == "kind")
         assert list(option.type.choices) == list(name_queries.QUERIES)

@@ -5,11 +5,12 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from capsearch.benchmarks import ratios, speed
-from capsearch.benchmarks.ratios import Loss, losses
+from capsearch.benchmarks import speed
+from capsearch.benchmarks import speed as ratios
+from capsearch.benchmarks.speed import Loss, losses
 from capsearch.benchmarks.timing import Measurement
 from capsearch.engine.errors import DataProblem
-from capsearch.ui.commands import bench
+from capsearch.ui.cli import bench
 
 
 def line(ratio, unit="ms", name="index"):

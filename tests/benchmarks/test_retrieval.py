@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from toys import IMAGES, write_split
 
-from capsearch.benchmarks.query_selection import protocol_of
-from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate
-from capsearch.encoders.datasets import features as features_module
-from capsearch.encoders.datasets.features import FeatureCache, cache_key, load_features
+from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate, protocol_of
+from capsearch.encoders.data import features as features_module
+from capsearch.encoders.data.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.query import Query

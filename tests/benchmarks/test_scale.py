@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
-from capsearch.benchmarks import peers, scale, scale_collection, scale_steps, scale_truth
-from capsearch.benchmarks.scale_plot import curves, save_scale_plot
-from capsearch.benchmarks.scale_vectors import CAPTIONS_PER_IMAGE, ScaleVectors
+from capsearch.benchmarks import scale, scale_collection
+from capsearch.benchmarks import scale as peers
+from capsearch.benchmarks import scale as scale_steps
+from capsearch.benchmarks import scale_collection as scale_truth
+from capsearch.benchmarks.scale import curves, save_scale_plot
+from capsearch.benchmarks.scale_collection import CAPTIONS_PER_IMAGE, ScaleVectors
 from capsearch.benchmarks.timing import Measurement
-from capsearch.encoders import models
+from capsearch.encoders.models import registry
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.sqlite.collection import Collection
 
 COUNT = 400
 
@@ -21,14 +24,14 @@ def folder(tmp_path_factory):
         cache = tmp_path_factory.mktemp("cache")
         patch.setattr(scale_collection, "user_cache_path", lambda _: cache)
         said: list[str] = []
-        model = models.load(None)
+        model = registry.load(None)
         made = scale_collection.ensure(model, COUNT, said.append)
         assert made == scale_collection.ensure(model, COUNT, said.append) and len(said) == 1
         yield made
 
 
 def test_vectors_are_the_same_each_time_and_have_unit_norm():
-    one, other = (np.concatenate([*ScaleVectors(models.load(None), 50).images()]) for _ in "ab")
+    one, other = (np.concatenate([*ScaleVectors(registry.load(None), 50).images()]) for _ in "ab")
     np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(np.linalg.norm(one[:, :-1], axis=1), 1, rtol=1e-5)
 
@@ -44,7 +47,7 @@ def test_a_collection_is_complete(folder):
 
 def test_searches_find_the_exact_ten_best(folder, monkeypatch):
     # In a collection this small the words of the captions are rare; in a large one none is.
-    monkeypatch.setattr("capsearch.indexer.embedded.words.is_rare", lambda *_: False)
+    monkeypatch.setattr("capsearch.indexer.sqlite.matches.is_rare", lambda *_: False)
     searched = scale_steps.search(folder, None, 4)
     assert searched.recall == {"cm": 1.0, "clm": 1.0}
     assert {"cm", "clm", "clm, 1 %", "clm, 10 %", "clm, 50 %"} == searched.times.keys()
@@ -55,7 +58,7 @@ def test_a_described_collection_has_generated_captions_and_tags_of_what_queries_
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(scale_collection, "user_cache_path", lambda _: tmp_path)
-    model = models.load(None)
+    model = registry.load(None)
     made = scale_collection.ensure(model, 300, print, described=True)
     with Collection.open(made) as collection:
         [document] = collection.backend.newest(Filters(), 1)

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsearch.benchmarks import command_line, peers, speed, synthetic, timing
+from capsearch.benchmarks import scale, speed, timing
+from capsearch.benchmarks import timing as command_line
+from capsearch.benchmarks import timing as synthetic
 from capsearch.benchmarks.report import speed_table
 from capsearch.benchmarks.timing import Measurement, latency, machine, rate, rounds
-from capsearch.encoders import models
-from capsearch.encoders.models import ModelSummary
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import ModelSummary
 from capsearch.engine.errors import CapsearchError
 
 
@@ -79,7 +81,7 @@ class TestParts:
         assert [name.rpartition(" ")[2] for name in names] == expected
 
     def test_the_baseline_of_images_is_decoding_alone(self, fake_model):
-        alone, both = speed.time_images(fake_model.image, synthetic.images(2), repeats=2)
+        alone, both = speed.time_images(fake_model.image, synthetic.synthetic_images(2), repeats=2)
         assert both.beside == alone.name and both.unit == "1/s"
         assert fake_model.image.batches == [2, 2, 2]  # warm-up and two repeats
 
@@ -92,15 +94,15 @@ class TestParts:
             summary("trio", "text"),
             summary("mine", "backbone", False),
         )
-        monkeypatch.setattr(models, "available", lambda: there)
+        monkeypatch.setattr(registry, "available", lambda: there)
         monkeypatch.setattr(
-            models, "load_backbone", lambda name: replace(fake_model.image, backbone=name)
+            registry, "load_backbone", lambda name: replace(fake_model.image, backbone=name)
         )
         names = {line.name for line in speed.measure_images(speed.Settings(repeats=1))}
         assert names == {"quick: decoding alone", "quick: decoded and encoded"}
 
     def test_a_model_given_by_name_is_measured_with_its_own_backbone(self, fake_model, monkeypatch):
-        monkeypatch.setattr(models, "load", lambda name: fake_model)
+        monkeypatch.setattr(registry, "load", lambda name: fake_model)
         lines = tuple(speed.measure_images(speed.Settings("mine", repeats=1)))
         assert lines[0].name == "toy: decoding alone"
 
@@ -111,7 +113,7 @@ class TestParts:
     def test_brute_force_is_right(self):
         vectors = np.eye(12, dtype=np.float32)
         query = np.array([0.1, 0.4, 0.2, 0.3, *[0.0] * 8], np.float32)
-        assert peers.numpy_search(vectors)(query)[:2].tolist() == [1, 3]
+        assert scale.numpy_search(vectors)(query)[:2].tolist() == [1, 3]
 
     def test_a_failed_command_is_reported_with_its_stderr(self):
         with pytest.raises(CapsearchError, match="no such thing"):

@@ -7,7 +7,7 @@ import tarfile
 
 from PIL import Image
 
-from capsearch.encoders.datasets.dataset import read
+from capsearch.encoders.data.dataset import read
 from capsearch.engine.fakes import colour_image
 
 # Colours of each image, and its captions. The toy encoders detect eight colours in images,

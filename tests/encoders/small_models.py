@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from capsearch.encoders import model_folder
+from capsearch.encoders.models import model_folder
 
 PIECES = (
     "<unk>",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from capsearch.encoders.training.nn.efficientnet import LITES, EfficientNetLite
-from capsearch.encoders.training.nn.networks import NETWORKS
+from capsearch.encoders.train.backbone import NETWORKS
+from capsearch.encoders.train.efficientnet import LITES, EfficientNetLite
 
 SMALL = replace(LITES["lite0"], input_size=64)
 

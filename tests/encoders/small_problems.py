@@ -5,10 +5,10 @@ from functools import cache
 import numpy as np
 import torch
 
-from capsearch.encoders.tokenizers import tokenizer
-from capsearch.encoders.training.fit.corpus import LanguageCaptions, Vocabulary
-from capsearch.encoders.training.nn.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
-from capsearch.encoders.training.nn.w2vv import TextConfig
+from capsearch.encoders.text.tokenizers import tokenizer
+from capsearch.encoders.train.corpus import LanguageCaptions, Vocabulary
+from capsearch.encoders.train.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
+from capsearch.encoders.train.w2vv import TextConfig
 
 torch.set_num_threads(1)  # these problems are too small for more
 

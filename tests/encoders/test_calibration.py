@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from capsearch.encoders import evidence
-from capsearch.encoders.calibration import fit, logistic, scenarios
-from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages
-from capsearch.encoders.calibration.run import names_of
-from capsearch.encoders.evidence import DocumentBank, StoredEvidence
+from capsearch.encoders.calibrate import fit, regression, scenarios
+from capsearch.encoders.calibrate.collection import EncodedCaptions, EncodedImages
+from capsearch.encoders.calibrate.run import names_of
+from capsearch.encoders.models import calibration
+from capsearch.encoders.models.calibration import DocumentBank, StoredEvidence
 from capsearch.engine.errors import DataProblem, UnknownModel
-from capsearch.engine.evidence_model import LengthDependent
+from capsearch.engine.evidence import LengthDependent
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.vectors import as_document, as_query, unit
 
@@ -65,27 +65,27 @@ class TestLogistic:
         offset = RANDOM.standard_normal(20_000)
         odds = -1.0 + 2.0 * features[:, 0] - 0.5 * features[:, 1] + offset
         labels = (RANDOM.random(20_000) < 1 / (1 + np.exp(-odds))).astype(float)
-        found = logistic.fit(features, labels, np.ones(20_000), offset)
+        found = regression.fit(features, labels, np.ones(20_000), offset)
         assert found.intercept == pytest.approx(-1.0, abs=0.1)
         assert found.coefficients == pytest.approx([2.0, -0.5], abs=0.1)
 
     def test_a_weight_counts_as_so_many_examples(self):
         features, labels = np.array([[0.0], [1.0], [1.0], [0.0]]), np.array([0.0, 1.0, 0.0, 1.0])
         weights = np.array([3.0, 3.0, 1.0, 1.0])
-        weighted = logistic.fit(features, labels, weights, np.zeros(4))
+        weighted = regression.fit(features, labels, weights, np.zeros(4))
         repeated = [np.repeat(one, weights.astype(int), axis=0) for one in (features, labels)]
-        plain = logistic.fit(*repeated, np.ones(8), np.zeros(8))
+        plain = regression.fit(*repeated, np.ones(8), np.zeros(8))
         assert weighted.coefficients == pytest.approx(plain.coefficients, rel=0.05)
 
     def test_one_label_alone_cannot_be_fitted(self):
         with pytest.raises(DataProblem, match="too little to calibrate with"):
-            logistic.fit(np.ones((3, 1)), np.ones(3), np.ones(3), np.zeros(3))
+            regression.fit(np.ones((3, 1)), np.ones(3), np.ones(3), np.zeros(3))
 
     def test_the_calibration_error_is_the_gap_between_promise_and_truth(self):
         right = np.array([1.0, 1.0, 1.0, 0.0])
-        assert logistic.expected_calibration_error(np.full(4, 0.75), right) == pytest.approx(0.0)
-        assert logistic.expected_calibration_error(np.full(4, 0.25), right) == pytest.approx(0.5)
-        assert logistic.expected_calibration_error(np.empty(0), np.empty(0)) == 0.0
+        assert regression.expected_calibration_error(np.full(4, 0.75), right) == pytest.approx(0.0)
+        assert regression.expected_calibration_error(np.full(4, 0.25), right) == pytest.approx(0.5)
+        assert regression.expected_calibration_error(np.empty(0), np.empty(0)) == 0.0
 
 
 class TestScenarios:
@@ -125,7 +125,7 @@ class TestFit:
         values = np.stack(
             [fit.probabilities(fitted["en"].long, one, row) for row in range(len(one.image))]
         )
-        error = logistic.expected_calibration_error(
+        error = regression.expected_calibration_error(
             values.ravel(), one.relevant.ravel().astype(float)
         )
         assert error < 0.02
@@ -143,14 +143,14 @@ class TestFit:
         assert mrr(0.0) - 0.01 <= mrr(0.5) <= mrr(1.0)
 
     def test_what_was_fitted_is_read_back_as_it_was(self, tmp_path, bank, fitted):
-        evidence.save(tmp_path, fitted, bank)
+        calibration.save(tmp_path, fitted, bank)
         stored = StoredEvidence(tmp_path)
         assert stored.model("zh") == fitted["zh"]
         assert stored.model("ja") is None
         np.testing.assert_allclose(stored.bank.images, bank.images, atol=0.01)
 
     def test_a_newer_file_is_refused(self, tmp_path):
-        (tmp_path / evidence.FILE).write_text('{"schema": 99}')
+        (tmp_path / calibration.FILE).write_text('{"schema": 99}')
         with pytest.raises(UnknownModel, match="newer capsearch"):
             StoredEvidence(tmp_path).model("en")
 

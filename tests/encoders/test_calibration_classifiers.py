@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsearch.encoders.calibration import run as run_module
-from capsearch.encoders.calibration.run import CalibrationRun
+from capsearch.encoders.calibrate import run as run_module
+from capsearch.encoders.calibrate.run import CalibrationRun
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.vectors import as_document, unit
 
@@ -54,8 +54,8 @@ def features(name):
 
 @pytest.fixture(autouse=True)
 def data(monkeypatch):
-    monkeypatch.setattr("capsearch.encoders.concept_classifiers._STEPS", 200)
-    monkeypatch.setattr("capsearch.encoders.concept_classifiers._MIN_IMAGES", 15.0)
+    monkeypatch.setattr("capsearch.encoders.models.classifiers._STEPS", 200)
+    monkeypatch.setattr("capsearch.encoders.models.classifiers._MIN_IMAGES", 15.0)
     monkeypatch.setattr(run_module, "read", lambda sources, splits: "captioned")
     monkeypatch.setattr(
         run_module, "read_labelled", lambda sources, everything: Split(f"labelled {everything}")

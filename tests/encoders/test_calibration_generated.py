@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_calibration import RANDOM, WIDTH, captions, documents, noisy
 
-from capsearch.encoders.calibration import fit, generated, scenarios
-from capsearch.encoders.calibration.collection import EncodedImages
-from capsearch.encoders.evidence import DocumentBank
+from capsearch.encoders.calibrate import fit, generated, scenarios
+from capsearch.encoders.calibrate.collection import EncodedImages
+from capsearch.encoders.models.calibration import DocumentBank
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.records import EncodedText, Tag
 from capsearch.engine.vectors import as_query, unit

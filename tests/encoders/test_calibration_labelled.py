@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsearch.encoders import concepts, evidence
-from capsearch.encoders.calibration import fit
-from capsearch.encoders.calibration import labelled as labelled_module
-from capsearch.encoders.calibration.collection import EncodedCaptions, EncodedImages
-from capsearch.encoders.calibration.labelled import LabelledImages, labelled_names
-from capsearch.encoders.evidence import DocumentBank
-from capsearch.engine.evidence_model import EvidenceModel, KindWeights, LengthDependent
+from capsearch.encoders.calibrate import fit
+from capsearch.encoders.calibrate import generated as labelled_module
+from capsearch.encoders.calibrate.collection import EncodedCaptions, EncodedImages
+from capsearch.encoders.calibrate.generated import LabelledImages, labelled_names
+from capsearch.encoders.models import calibration
+from capsearch.encoders.models.calibration import DocumentBank
+from capsearch.encoders.text import concepts
+from capsearch.engine.evidence import EvidenceModel, KindWeights, LengthDependent
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.records import EncodedText
 from capsearch.engine.vectors import as_document, as_query, strip_bias, unit
@@ -178,10 +179,10 @@ def test_models_of_cars_do_not_outnumber_everything_else(bank, monkeypatch):
 def test_a_query_is_rare_if_it_names_none_of_the_objects(bank, tmp_path):
     model = EvidenceModel({"": KindWeights(0.0, {"image": 1.0}, {})}, 1000, 0.0, 0.5)
     fitted = {"en": LengthDependent(model, model, rare=model)}
-    evidence.save(tmp_path, fitted, bank, {"cat"})
-    stored = evidence.StoredEvidence(tmp_path)
+    calibration.save(tmp_path, fitted, bank, {"cat"})
+    stored = calibration.StoredEvidence(tmp_path)
     assert stored.model("en") == fitted["en"]
     texts = {"two cats": "en", "猫": "zh", "an animal": "en", "violin": "en", "zxqv": "en"}
     assert [stored.is_rare(*one) for one in texts.items()] == [False, False, False, True, True]
-    evidence.save(tmp_path, fitted, bank)
-    assert not evidence.StoredEvidence(tmp_path).is_rare("violin", "en")
+    calibration.save(tmp_path, fitted, bank)
+    assert not calibration.StoredEvidence(tmp_path).is_rare("violin", "en")

@@ -5,19 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsearch.encoders.captioners.metrics import in_words
-from capsearch.encoders.captioners.search import Beam, Hypotheses
-from capsearch.encoders.captioners.vocabulary import END, CaptionVocabulary
+from capsearch.encoders.models.caption_search import END, Beam, CaptionVocabulary, Hypotheses
+from capsearch.encoders.train.caption_metrics import in_words
 
 pytest.importorskip("torch")
 pytest.importorskip("pycocoevalcap")
 
-from capsearch.encoders import model_folder
-from capsearch.encoders.captioners import CaptionDecoders
-from capsearch.encoders.captioners.matching import WHITENING, CaptionMatch
-from capsearch.encoders.training.fit.caption_corpus import EncodedCaptions
-from capsearch.encoders.training.fit.caption_matching import WEIGHTS, fit_match, with_match
-from capsearch.encoders.training.fit.caption_trainer import ReferenceSet
+from capsearch.encoders.models import model_folder
+from capsearch.encoders.models.captioner import WHITENING, CaptionDecoders, CaptionMatch
+from capsearch.encoders.train.caption_match import WEIGHTS, fit_match, with_match
+from capsearch.encoders.train.captions import EncodedCaptions, ReferenceSet
 
 WORDS = ("a", "cat", "dog", "runs")
 VOCABULARY = CaptionVocabulary({"en": WORDS})

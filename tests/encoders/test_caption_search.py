@@ -6,8 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from capsearch.encoders.captioners.search import Beam, search
-from capsearch.encoders.captioners.vocabulary import END, CaptionVocabulary
+from capsearch.encoders.models.caption_search import END, Beam, CaptionVocabulary, search
 
 WORDS, MAX_WORDS = 3, 3  # words of each language besides END, and of a caption
 

@@ -1,6 +1,6 @@
 """Captions of some sources only, as `train --caption-source` takes them."""
 
-from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
+from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
 from capsearch.engine.records import Caption
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsearch.encoders.captioners import metrics
-from capsearch.encoders.captioners.search import Beam
-from capsearch.encoders.datasets.captioned import CaptionedImage
-from capsearch.encoders.datasets.dataset import CaptionDataset
+from capsearch.encoders.data.dataset import CaptionDataset
+from capsearch.encoders.data.layouts import CaptionedImage
+from capsearch.encoders.models.caption_search import Beam
+from capsearch.encoders.train import caption_metrics
 from capsearch.engine.errors import MissingExtra, TrainingProblem
 from capsearch.engine.records import Caption
 
@@ -19,26 +19,24 @@ import torch
 from small_problems import FEATURES, axes, random_model, vocabulary
 from small_problems import options as small_options
 
-from capsearch.encoders.training.fit.caption_confidence import fit_confidence, is_right
-from capsearch.encoders.training.fit.caption_corpus import (
-    encode,
-    main_captions,
-    tokenise,
-    vocabulary_of,
-)
-from capsearch.encoders.training.fit.caption_trainer import (
+from capsearch.encoders.train.caption_run import SCHEMES, stages_of
+from capsearch.encoders.train.captions import (
     CaptionSet,
     CaptionTrainer,
     ReferenceSet,
     cider,
     ciders,
+    encode,
+    fit_confidence,
+    is_right,
+    main_captions,
+    tokenise,
+    vocabulary_of,
 )
-from capsearch.encoders.training.fit.feature_maps import EncodedImages
-from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.nn.caption_decoders import CaptionConfig
-from capsearch.encoders.training.nn.caption_transformer import CaptionNetwork
-from capsearch.encoders.training.nn.dual_encoder import TrainingOptions
-from capsearch.encoders.training.runs.schemes import SCHEMES, stages_of
+from capsearch.encoders.train.decoders import CaptionConfig, CaptionNetwork
+from capsearch.encoders.train.dual_encoder import TrainingOptions
+from capsearch.encoders.train.feature_maps import EncodedImages
+from capsearch.encoders.train.trainer import Trainer
 
 THINGS = {"cat": "猫", "dog": "狗", "horse": "马", "bus": "公交车"}
 LANGUAGES = ("en", "zh")
@@ -71,7 +69,7 @@ def trainer(path=None, epochs=25, alternate=False, groups=None):
     train = CaptionSet(
         found, {one: encode(captions[one], vocabulary, one, len(found)) for one in LANGUAGES}
     )
-    validation = ReferenceSet(found, metrics.references_of(found.data, LANGUAGES))
+    validation = ReferenceSet(found, caption_metrics.references_of(found.data, LANGUAGES))
     return CaptionTrainer(network, train, validation, options, path, alternate)
 
 
@@ -210,8 +208,8 @@ REFERENCES = {0: ("a cat on the road",), 1: ("a dog in the house",)}
 
 class TestMetrics:
     def test_a_copy_of_the_reference_has_the_highest_scores(self, monkeypatch):
-        monkeypatch.setattr(metrics, "has_java", lambda: False)
-        copied = metrics.all_scores(
+        monkeypatch.setattr(caption_metrics, "has_java", lambda: False)
+        copied = caption_metrics.all_scores(
             {0: "A cat on the road.", 1: "A dog in the house"}, REFERENCES, "en"
         )
         assert copied["BLEU-4"] == pytest.approx(1.0)
@@ -223,7 +221,7 @@ class TestMetrics:
         assert cider({0: "zebras", 1: "zebras"}, REFERENCES, "en") == 0.0
 
     def test_references_are_words_without_punctuation(self):
-        found = metrics.references_of(images(1).data, ("zh",))
+        found = caption_metrics.references_of(images(1).data, ("zh",))
         assert found == {"zh": {0: ("路上 有 一只 猫",)}}
 
     def test_without_pycocoevalcap_the_extra_is_named(self, monkeypatch):
@@ -231,7 +229,7 @@ class TestMetrics:
 
         monkeypatch.setitem(sys.modules, "pycocoevalcap.cider.cider", None)
         monkeypatch.setitem(sys.modules, "pycocoevalcap.bleu.bleu", None)
-        for measure in (metrics.cider, metrics.all_scores):
+        for measure in (caption_metrics.cider, caption_metrics.all_scores):
             with pytest.raises(MissingExtra, match="bench"):
                 measure({}, {}, "en")
 

@@ -5,21 +5,23 @@ import json
 import numpy as np
 import pytest
 
-from capsearch.encoders import captioners, model_folder
-from capsearch.encoders.captioners import (
+from capsearch.encoders.models import captioner as captioners
+from capsearch.encoders.models import model_folder
+from capsearch.encoders.models.caption_search import (
+    END,
+    Beam,
+    CaptionVocabulary,
+    Hypotheses,
+    build_vocabulary,
+    join_words,
+    split_words,
+)
+from capsearch.encoders.models.captioner import (
     WEIGHTS_FILE,
     BuiltInCaptioner,
     CaptionDecoders,
     Confidence,
     with_tags,
-)
-from capsearch.encoders.captioners.search import Beam, Hypotheses
-from capsearch.encoders.captioners.vocabulary import (
-    END,
-    CaptionVocabulary,
-    build_vocabulary,
-    join_words,
-    split_words,
 )
 from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.records import ImageFeatures
@@ -28,8 +30,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from capsearch.encoders.training.nn.caption_decoders import CaptionConfig, ImageBatch
-from capsearch.encoders.training.nn.caption_transformer import DECODERS, CaptionNetwork
+from capsearch.encoders.train.decoders import DECODERS, CaptionConfig, CaptionNetwork, ImageBatch
 
 WORDS = {"en": ("a", "cat", "dog"), "zh": ("猫", "狗", "，", "一只")}
 VOCABULARY = CaptionVocabulary(WORDS)
@@ -220,7 +221,7 @@ def test_tags_of_another_tagger_are_refused(tmp_path, monkeypatch):
     class Other:
         name = "tags@new"
 
-    monkeypatch.setattr(captioners.models, "load_tagger", lambda name: Other())
+    monkeypatch.setattr(captioners.registry, "load_tagger", lambda name: Other())
     captioner = captioners.load(write_captioner(tmp_path, tagger="tags", tagger_digest="old"))
     with pytest.raises(UnknownModel, match="trained with the tags of tags@old, but there is"):
         captioner.caption(features())

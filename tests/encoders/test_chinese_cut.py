@@ -6,8 +6,8 @@ tokenizer needs a new version and the models need training.
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.encoders.tokenizers import ChineseTokenizer, Dictionary
+from capsearch.encoders.models import registry
+from capsearch.encoders.text.tokenizers import ChineseTokenizer, Dictionary
 
 EXPECTED = {
     "一只黑色的猫趴在笔记本电脑上": "一只 黑色 的 猫 趴在 笔记本电脑 上",
@@ -37,7 +37,7 @@ def full():
 
 @pytest.fixture(scope="module")
 def built_in():
-    return models.load().text.encoders["zh"].tokenizer
+    return registry.load().text.encoders["zh"].tokenizer
 
 
 @pytest.mark.parametrize("text", EXPECTED)

@@ -15,22 +15,21 @@ import pytest
 pytest.importorskip("torch")
 from small_clip import SENTENCES, needs_open_clip, write_clip
 
-from capsearch.encoders import models
-from capsearch.encoders.calibration.stored import is_calibrated, own_calibration
-from capsearch.encoders.calibration.vectors import Calibration
-from capsearch.encoders.clip import export as exporting
-from capsearch.encoders.clip.export import export
-from capsearch.encoders.clip.towers import Settings, calibrated, save_settings
-from capsearch.encoders.hubness import NO_PENALTY, HubnessPenalty, QueryBank
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.clip import Settings, calibrated, save_settings
+from capsearch.encoders.models.hubness import NO_PENALTY, HubnessPenalty, QueryBank
+from capsearch.encoders.models.text import Calibration, is_calibrated, own_calibration
+from capsearch.encoders.train import clip_export as exporting
+from capsearch.encoders.train.clip_export import export
 from capsearch.engine.errors import MissingExtra, UnknownModel
 from capsearch.engine.vectors import unit
 
 pytestmark = needs_open_clip
 WITHOUT_TORCH = """
 import sys
-from capsearch.encoders import models
+from capsearch.encoders.models import registry
 import numpy as np
-model = models.load("small")
+model = registry.load("small")
 model.image.features([np.zeros((32, 32, 3), np.uint8)])
 model.text.encode(["a red wall"], "en")
 print([name for name in ("torch", "open_clip", "transformers") if name in sys.modules])
@@ -48,7 +47,7 @@ def own_models(exported_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_export_has_the_vectors_and_the_digest_of_the_original(
     own_models: Path, clip_folder: Path
 ) -> None:
-    original, served = models.load(f"open_clip:{clip_folder}"), models.load("small")
+    original, served = registry.load(f"open_clip:{clip_folder}"), registry.load("small")
     assert served.digest == original.digest
     assert served.image.digest == original.image.digest
     assert served.text.languages == original.text.languages == ("en", "zh", "ja")
@@ -73,12 +72,12 @@ def test_the_card_records_source_checksum_and_parity(own_models: Path) -> None:
     assert card["kind"] == "clip" and card["trim"] is True
     assert card["source"]["open_clip"].startswith("open_clip:") and card["source"]["sha256"]
     assert card["parity"]["images"] > 0.999 and card["parity"]["texts"] > 0.999
-    (summary,) = [one for one in models.available() if one.name == "small"]
+    (summary,) = [one for one in registry.available() if one.name == "small"]
     assert (summary.kind, summary.languages) == ("clip", ("en", "zh", "ja"))
 
 
 def test_its_image_tower_is_a_backbone(own_models: Path) -> None:
-    assert models.load_backbone("small").dimension == 32
+    assert registry.load_backbone("small").dimension == 32
 
 
 def test_a_model_is_not_overwritten(own_models: Path, clip_folder: Path) -> None:
@@ -124,10 +123,8 @@ def test_other_token_ids_and_other_vectors_are_no_export(
     with pytest.raises(UnknownModel, match=r"not the original: cosine 1\.0000 on images"):
         export(f"open_clip:{clip_folder}", tmp_path / "out")
     assert not (tmp_path / "out" / "model.json").exists()
-    convert = exporting.convert_tokenizer.convert
-    monkeypatch.setattr(
-        exporting.convert_tokenizer, "convert", lambda *a: replace(convert(*a), zeroed=(0, 5, 6, 7))
-    )
+    convert = exporting.convert
+    monkeypatch.setattr(exporting, "convert", lambda *a: replace(convert(*a), zeroed=(0, 5, 6, 7)))
     with pytest.raises(UnknownModel, match=r"tokenizer of .* cannot be exported"):
         export(f"open_clip:{clip_folder}", tmp_path / "out")
 
@@ -145,13 +142,13 @@ def bank() -> QueryBank:
 
 
 def test_calibration_changes_vectors_and_digest_but_not_features(own_models: Path) -> None:
-    plain = models.load("small")
+    plain = registry.load("small")
     assert not is_calibrated(plain)
     assert plain.text.clm_weight("zh") == 0.5 and plain.text.cl_floor("zh") > 0
     folder = own_calibration("small", str(plain.card["digest"]))
     save_settings(folder, settings(0.5))
     bank().save(folder)
-    fitted = models.load("small")
+    fitted = registry.load("small")
     assert fitted.digest not in (plain.digest, calibrated(plain, own_models).digest + "x")
     assert fitted.image.digest == plain.image.digest
     assert (fitted.text.clm_weight("en"), fitted.text.clm_weight("zh")) == (0.4, 0.5)
@@ -182,7 +179,7 @@ def test_every_form_of_text_tower_is_exported_also_in_int8(
 
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path / "models"))
     source = f"open_clip:{write_clip(tmp_path / tower, tower)}"
-    own = own_calibration(source, models.load(source).digest)
+    own = own_calibration(source, registry.load(source).digest)
     save_settings(own, settings(0.0))
     (tmp_path / "images").mkdir()
     for name in ("coffee", "astronaut", "chelsea"):
@@ -190,10 +187,10 @@ def test_every_form_of_text_tower_is_exported_also_in_int8(
     done = export(source, tmp_path / "out", images=tmp_path / "images")
     assert min(done.parity.images, done.parity.texts) > 0.999
     assert json.loads((done.folder / "model.json").read_text())["trim"] is trim
-    assert models.load(str(done.folder)).text.clm_weight("en") == 0.4  # it was calibrated
+    assert registry.load(str(done.folder)).text.clm_weight("en") == 0.4  # it was calibrated
     small = export(source, tmp_path / "int8", int8=True, languages=["zh"])
     assert 0.95 < small.parity.images < 1 and 0.95 < small.parity.texts < 1
     assert small.size_bytes < done.size_bytes
-    quantised = models.load(str(small.folder))
+    quantised = registry.load(str(small.folder))
     assert quantised.text.languages == ("zh",)
-    assert quantised.digest != models.load(str(done.folder)).digest
+    assert quantised.digest != registry.load(str(done.folder)).digest

@@ -14,12 +14,10 @@ import pytest
 pytest.importorskip("torch")
 from small_clip import SENTENCES, needs_open_clip, write_clip
 
-from capsearch.encoders import models
-from capsearch.encoders.clip import convert_tokenizer, library
-from capsearch.encoders.clip.reference import Reference
-from capsearch.encoders.clip.tokens import CLEANERS, Tokens
-from capsearch.encoders.clip.torch_model import OpenClip, device
-from capsearch.encoders.preprocess import decode
+from capsearch.encoders.images.preprocess import decode
+from capsearch.encoders.models.clip import CLEANERS, Reference, Tokens
+from capsearch.encoders.models.open_clip import OpenClip, device
+from capsearch.encoders.train import clip_export, open_clip, registry
 from capsearch.engine.errors import MissingExtra, UnknownLanguage, UnknownModel
 
 pytestmark = needs_open_clip
@@ -42,7 +40,7 @@ def source(folder: Path) -> OpenClip:
 def test_images_and_sentences_of_three_languages_are_unit_vectors_of_one_space(
     folder: Path,
 ) -> None:
-    model = models.load(f"open_clip:{folder}")
+    model = registry.load(f"open_clip:{folder}")
     assert model.text.languages == ("en", "zh", "ja")
     pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
     vectors = model.image.project(model.image.features(list(pixels)))
@@ -61,15 +59,15 @@ def test_images_and_sentences_of_three_languages_are_unit_vectors_of_one_space(
 
 
 def test_a_language_that_a_model_does_not_read_is_refused(tmp_path: Path) -> None:
-    model = models.load(f"open_clip:{write_clip(tmp_path / 'en', languages=['en'])}")
+    model = registry.load(f"open_clip:{write_clip(tmp_path / 'en', languages=['en'])}")
     with pytest.raises(UnknownLanguage, match="it reads en"):
         model.text.encode(["红色的墙"], "zh")
 
 
 def test_it_is_a_backbone_too(folder: Path) -> None:
-    backbone = models.load_backbone(f"open_clip:{folder}")
+    backbone = registry.load_backbone(f"open_clip:{folder}")
     assert backbone.dimension == 32
-    assert backbone.digest == models.load(f"open_clip:{folder}").image.digest
+    assert backbone.digest == registry.load(f"open_clip:{folder}").image.digest
 
 
 def test_other_weights_and_other_preprocessing_are_another_model(
@@ -92,7 +90,7 @@ def test_preprocessing_is_that_of_open_clip(tmp_path: Path, mode: str) -> None:
     expected = transform(picture).numpy()
     picture.save(tmp_path / "coffee.png")
     pixels = decode(
-        tmp_path / "coffee.png", models.load(f"open_clip:{tmp_path}/m").image.preprocess
+        tmp_path / "coffee.png", registry.load(f"open_clip:{tmp_path}/m").image.preprocess
     )
     settings = model.preprocessing
     scaled = (pixels.pixels / 255 - settings["mean"]) / settings["std"]
@@ -142,9 +140,9 @@ def test_missing_packages_name_the_extra(folder: Path, monkeypatch: pytest.Monke
     model = source(folder)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtra, match=r"capsearch\[clip\]"):
-        library.open_clip()
-    monkeypatch.setattr(library, "open_clip", lambda: None)
-    monkeypatch.setattr("capsearch.encoders.clip.torch_model.open_clip", lambda: Untokenized())
+        open_clip.open_clip()
+    monkeypatch.setattr(open_clip, "open_clip", lambda: None)
+    monkeypatch.setattr("capsearch.encoders.models.open_clip.open_clip", lambda: Untokenized())
     with pytest.raises(MissingExtra, match=r"capsearch\[clip\]"):
         _ = model.tokenizer
 
@@ -165,7 +163,7 @@ def test_another_failure_of_torchvision_is_not_hidden(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     monkeypatch.setattr(builtins, "__import__", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
-        library.open_clip()
+        open_clip.open_clip()
 
 
 def test_the_device_is_one_that_torch_has() -> None:
@@ -178,7 +176,7 @@ TEXTS = [*SENTENCES, "it's  THE &amp; 3 cats!", "“quoted”，ＡＢＣ　x_y"
 @pytest.mark.parametrize("tower", ["clip", "native", "siglip"])
 def test_an_exported_tokenizer_gives_the_ids_of_the_original(tmp_path: Path, tower: str) -> None:
     tokenizer = source(write_clip(tmp_path / tower, tower)).tokenizer
-    converted = convert_tokenizer.convert(tokenizer, tower)
+    converted = clip_export.convert(tokenizer, tower)
     (tmp_path / "tokenizer.json").write_text(converted.json, encoding="utf-8")
     tokens = Tokens(tmp_path, converted.clean, converted.zeroed)
     np.testing.assert_array_equal(tokens.ids(TEXTS), tokenizer(TEXTS).numpy())
@@ -202,11 +200,11 @@ def test_a_tokenizer_without_json_is_refused(folder: Path) -> None:
     tokenizer = source(folder).tokenizer
     tokenizer.tokenizer_mode = "clips"
     with pytest.raises(UnknownModel, match=r"no tokenizer\.json"):
-        convert_tokenizer.convert(tokenizer, "it")
+        clip_export.convert(tokenizer, "it")
     from open_clip import SimpleTokenizer
 
     with pytest.raises(UnknownModel, match="at random"):
-        convert_tokenizer.convert(SimpleTokenizer(reduction_mask="shuffle"), "it")
+        clip_export.convert(SimpleTokenizer(reduction_mask="shuffle"), "it")
 
 
 def test_the_tokenizers_package_is_an_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

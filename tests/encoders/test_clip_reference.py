@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.encoders.clip import weights
-from capsearch.encoders.clip.reference import Reference
+from capsearch.encoders.models import open_clip, registry
+from capsearch.encoders.models.clip import Reference
 from capsearch.engine.errors import UnknownModel
 
 ALL = ("en", "zh", "ja")
@@ -53,10 +52,10 @@ def test_the_languages_of_known_models(name: str, languages: tuple[str, ...]) ->
 
 
 def test_a_reference_is_not_a_path_but_the_path_in_it_is_made_absolute() -> None:
-    assert not models.is_path("open_clip:ViT-B-32/openai")
-    assert models.is_path("other:x/y")
-    assert models.reference("open_clip:ViT-B-32/openai") == "open_clip:ViT-B-32/openai"
-    assert models.reference("open_clip:./mine") == f"open_clip:{Path('mine').absolute()}"
+    assert not registry.is_path("open_clip:ViT-B-32/openai")
+    assert registry.is_path("other:x/y")
+    assert registry.reference("open_clip:ViT-B-32/openai") == "open_clip:ViT-B-32/openai"
+    assert registry.reference("open_clip:./mine") == f"open_clip:{Path('mine').absolute()}"
 
 
 def test_a_checkpoint_file_belongs_to_its_folder(tmp_path: Path) -> None:
@@ -65,24 +64,24 @@ def test_a_checkpoint_file_belongs_to_its_folder(tmp_path: Path) -> None:
     (tmp_path / "open_clip_config.json").write_text("{}")
     reference = Reference.parse(str(file))
     assert reference.folder == tmp_path
-    assert weights.checkpoint(reference, None) == file
+    assert open_clip.checkpoint(reference, None) == file
 
 
 def test_safetensors_are_preferred_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "open_clip_config.json").write_text("{}")
     for name in ("open_clip_pytorch_model.bin", "open_clip_model.safetensors"):
         (tmp_path / name).write_bytes(b"")
-    found = weights.checkpoint(Reference.parse(str(tmp_path)), None)
+    found = open_clip.checkpoint(Reference.parse(str(tmp_path)), None)
     assert found.name == "open_clip_model.safetensors"
 
 
 def test_a_folder_without_config_or_weights_says_what_is_missing(tmp_path: Path) -> None:
     reference = Reference.parse(str(tmp_path))
     with pytest.raises(UnknownModel, match=r"no open_clip_config\.json in"):
-        weights.checkpoint(reference, None)
+        open_clip.checkpoint(reference, None)
     (tmp_path / "open_clip_config.json").write_text("{}")
     with pytest.raises(UnknownModel, match=r"put open_clip_model\.safetensors there"):
-        weights.checkpoint(reference, None)
+        open_clip.checkpoint(reference, None)
 
 
 def library(tags: list[str], **settings: str) -> Any:
@@ -100,13 +99,13 @@ def library(tags: list[str], **settings: str) -> Any:
 
 def test_the_only_weights_need_no_name_others_are_listed() -> None:
     reference = Reference("ViT-B-32")
-    assert weights.resolved(reference, library(["openai"])) == Reference("ViT-B-32", "openai")
+    assert open_clip.resolved(reference, library(["openai"])) == Reference("ViT-B-32", "openai")
     with pytest.raises(UnknownModel, match="has: ViT-B-32/openai, ViT-B-32/laion"):
-        weights.resolved(reference, library(["openai", "laion"]))
+        open_clip.resolved(reference, library(["openai", "laion"]))
     with pytest.raises(UnknownModel, match="there is: ViT-B-32, ViT-B-16"):
-        weights.resolved(Reference("ViT-B-33"), library([]))
+        open_clip.resolved(Reference("ViT-B-33"), library([]))
     local = Reference(path=Path("/x"))
-    assert weights.resolved(local, library([])) == local
+    assert open_clip.resolved(local, library([])) == local
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_without_a_network_one_line_says_what_to_fetch_and_where_to_put_it(
     reference: Reference, settings: dict[str, str], origin: str
 ) -> None:
     with pytest.raises(UnknownModel) as caught:
-        weights.checkpoint(reference, library(["openai"], **settings))
+        open_clip.checkpoint(reference, library(["openai"], **settings))
     message = str(caught.value)
     assert origin in message and "open_clip:./FOLDER" in message and "no route" in message
     assert "\n" not in message
@@ -130,7 +129,7 @@ def test_without_a_network_one_line_says_what_to_fetch_and_where_to_put_it(
 def test_offline_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UnknownModel, match="HF_HUB_OFFLINE is set"):
-        weights.checkpoint(Reference("ViT-B-32", "old"), library([], url="https://example.org/w"))
+        open_clip.checkpoint(Reference("ViT-B-32", "old"), library([], url="https://example.org/w"))
 
 
 def test_a_checksum_is_recorded_until_the_file_changes(
@@ -139,11 +138,11 @@ def test_a_checksum_is_recorded_until_the_file_changes(
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path / "models"))
     file = tmp_path / "w.safetensors"
     file.write_bytes(b"one")
-    assert weights.sha256(file) == hashlib.sha256(b"one").hexdigest()
-    record = tmp_path / "models" / weights.CHECKSUMS
+    assert open_clip.sha256(file) == hashlib.sha256(b"one").hexdigest()
+    record = tmp_path / "models" / open_clip.CHECKSUMS
     stored = json.loads(record.read_text())
     stored[str(file.resolve())]["sha256"] = "as recorded"
     record.write_text(json.dumps(stored))
-    assert weights.sha256(file) == "as recorded"
+    assert open_clip.sha256(file) == "as recorded"
     file.write_bytes(b"other")
-    assert weights.sha256(file) == hashlib.sha256(b"other").hexdigest()
+    assert open_clip.sha256(file) == hashlib.sha256(b"other").hexdigest()

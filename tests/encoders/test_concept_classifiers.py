@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capsearch.encoders.concept_classifiers import ConceptClassifiers, distil
+from capsearch.encoders.models.classifiers import ConceptClassifiers, distil
 from capsearch.engine.vectors import as_document, unit
 
 IDS = ("animal", "cat", "couch", "pug")

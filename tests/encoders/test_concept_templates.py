@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.concepts import all_concepts, by_id, fold
-from capsearch.encoders.concepts.counting import (
+from capsearch.encoders.data.templates import (
+    FORMS,
+    OF_KIND,
+    PHOTO,
+    REQUESTS,
+    STYLED,
+    captions,
+    photo_captions,
+)
+from capsearch.encoders.text.concepts import all_concepts, by_id, fold, kind_of
+from capsearch.encoders.text.concepts.mentions import (
     CHINESE,
     CHINESE_KINDS,
     JAPANESE,
@@ -19,9 +28,6 @@ from capsearch.encoders.concepts.counting import (
     plural,
     with_article,
 )
-from capsearch.encoders.concepts.kinds import kind_of
-from capsearch.encoders.concepts.phrases import OF_KIND, PHOTO, REQUESTS, STYLED
-from capsearch.encoders.concepts.templates import FORMS, captions, photo_captions
 from capsearch.engine.records import LANGUAGES
 
 CONCEPTS = sorted(all_concepts())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders import concepts
-from capsearch.encoders.languages import HAN, KANA, simplify
+from capsearch.encoders.text import concepts
+from capsearch.encoders.text.languages import HAN, KANA, simplify
 
 CONCEPTS = concepts.all_concepts()
 # Written so in mainland China too: their Simplified forms are not in common fonts, or OpenCC errs.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders.datasets.dataset import Source, overlaps, read
-from capsearch.encoders.datasets.image_store import ImageStore, image_key
-from capsearch.encoders.datasets.layouts import LAYOUTS, recognise
+from capsearch.encoders.data.archives import ImageStore, image_key
+from capsearch.encoders.data.dataset import Source, overlaps, read
+from capsearch.encoders.data.layouts import LAYOUTS, recognise
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import Caption
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsearch.encoders.datasets.coco import CocoCaption, InvalidCoco, coco_captions
+from capsearch.encoders.data.layouts import CocoCaption, InvalidCoco, coco_captions
 
 IMAGES = [{"id": 1, "file_name": "a.jpg"}]
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from capsearch.encoders import image, model_folder, models
-from capsearch.encoders.describing import best_sentences, describe_files
-from capsearch.encoders.image import Backbone
-from capsearch.encoders.tuning import Tuning
+from capsearch.encoders.models import image, model_folder, registry
+from capsearch.encoders.models.describe import best_sentences, describe_files
+from capsearch.encoders.models.image import Backbone, Tuning
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.fakes import colour_image
 
@@ -88,14 +87,16 @@ def heads(tmp_path, monkeypatch):
         card = {"kind": kind, "name": name, "backbone": "x", "backbone_digest": digest}
         model_folder.write_card(tmp_path / name, card)
     opened = SimpleNamespace(open=lambda folder: folder.name)
-    monkeypatch.setattr(models, "KINDS", {**models.KINDS, "tagger": opened, "captioner": opened})
+    monkeypatch.setattr(
+        registry, "KINDS", {**registry.KINDS, "tagger": opened, "captioner": opened}
+    )
 
 
 @pytest.mark.usefixtures("heads")
 def test_heads_are_found_by_the_digest_of_their_backbone():
-    assert models.find_enricher("one") == models.Enricher("a-tags", "c-captions")
-    assert models.find_enricher("two") == models.Enricher("b-tags", None)
-    assert not models.find_enricher("three")
+    assert registry.find_enricher("one") == registry.Enricher("a-tags", "c-captions")
+    assert registry.find_enricher("two") == registry.Enricher("b-tags", None)
+    assert not registry.find_enricher("three")
 
 
 def test_files_are_described_in_order_and_problems_named(image_folder, describing_model):

@@ -10,9 +10,9 @@ import pytest
 from image_bytes import exif, saved
 from PIL import EpsImagePlugin, ExifTags, Image
 
-from capsearch.encoders import image_formats
-from capsearch.encoders.image_files import flat_rgb, opened, orientation, upright_size
-from capsearch.encoders.image_formats import BY_SUFFIX, FORMATS, HEAD_BYTES, recognised
+from capsearch.encoders.images import formats
+from capsearch.encoders.images.formats import BY_SUFFIX, FORMATS, HEAD_BYTES, recognised
+from capsearch.encoders.images.open import flat_rgb, opened, orientation, upright_size
 from capsearch.engine.errors import InvalidImage
 
 RED = Image.new("RGB", (32, 16), (255, 0, 0))
@@ -140,7 +140,7 @@ def test_jpeg_xl_is_read_with_its_extra():
 @pytest.mark.parametrize(("name", "head"), [("JXL", b"\xff\x0a"), ("HEIF", b"\0\0\0\x18ftypheic")])
 def test_a_missing_extra_is_named(name, head, monkeypatch):
     """Issue 11, 17."""
-    monkeypatch.setattr(image_formats, "_installed", lambda package: False)
+    monkeypatch.setattr(formats, "_installed", lambda package: False)
     with pytest.raises(InvalidImage, match=rf"{name} needs an extra: pip install"), opened(head):
         pass
 
@@ -205,4 +205,4 @@ def test_truncated_raw_files_are_refused_and_do_not_hang(length):
 def test_suffixes_belong_to_one_format():
     suffixes = [suffix for one in FORMATS.values() for suffix in one.suffixes]
     assert len(suffixes) == len(BY_SUFFIX)
-    assert not image_formats.UNREAD_SUFFIXES & BY_SUFFIX.keys()
+    assert not formats.UNREAD_SUFFIXES & BY_SUFFIX.keys()

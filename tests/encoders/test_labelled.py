@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders import concepts
-from capsearch.encoders.datasets import labelled
-from capsearch.encoders.datasets.dataset import read, read_labelled
-from capsearch.encoders.datasets.labelled import concepts_of, split_of, split_of_photo
+from capsearch.encoders.data import labels as labelled
+from capsearch.encoders.data.dataset import read, read_labelled
+from capsearch.encoders.data.labels import concepts_of, split_of, split_of_photo
+from capsearch.encoders.text import concepts
 from capsearch.engine.errors import DataProblem
 
 LABELLED = sorted(labelled.labelled_concepts())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.languages import detect, language_by_script, normalise, simplify
+from capsearch.encoders.text.languages import detect, language_by_script, normalise, simplify
 
 SIMPLIFIED = """
 一位女性在厨房做料理

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capsearch.encoders import concepts
-from capsearch.encoders.concepts.mentions import mentioned, names_one_of
+from capsearch.encoders.text import concepts
+from capsearch.encoders.text.concepts.mentions import mentioned, names_one_of
 
 
 def named(text: str, language: str) -> set[str]:

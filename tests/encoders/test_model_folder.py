@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from capsearch.encoders import model_folder
+from capsearch.encoders.models import model_folder
 from capsearch.engine.errors import UnknownModel
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_models import write_backbone_card, write_sentence_model
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders.models import model_folder, registry
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.vectors import strip_bias
 
@@ -22,101 +22,102 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_the_environment_variable_names_the_users_models_folder(mine):
-    assert models.user_models_dir() == mine
+    assert registry.user_models_dir() == mine
 
 
 def test_without_the_variable_it_is_in_the_users_data_folder(monkeypatch):
     monkeypatch.delenv("CAPSEARCH_MODELS", raising=False)
-    assert models.user_models_dir().name == "models"
-    assert "capsearch" in str(models.user_models_dir())
+    assert registry.user_models_dir().name == "models"
+    assert "capsearch" in str(registry.user_models_dir())
 
 
 def test_a_name_finds_the_users_model(mine):
-    opened = models.load_backbone("my-backbone")
+    opened = registry.load_backbone("my-backbone")
     assert (opened.name, opened.input_size, opened.dimension) == ("my-backbone", 8, 6)
     assert opened.digest == model_folder.digest(mine / "my-backbone")
 
 
 def test_a_path_finds_a_model_anywhere(tmp_path):
-    assert models.find(str(write_sentence_model(tmp_path / "s")), "sentence") == tmp_path / "s"
+    assert registry.find(str(write_sentence_model(tmp_path / "s")), "sentence") == tmp_path / "s"
 
 
 def test_built_in_and_user_models_are_listed(mine):
-    listed = {one.name: one for one in models.available()}
-    assert {models.DEFAULT_MODEL, "use3", "my-backbone"} <= set(listed)
+    listed = {one.name: one for one in registry.available()}
+    assert {registry.DEFAULT_MODEL, "use3", "my-backbone"} <= set(listed)
     assert listed["my-backbone"].built_in is False
     assert listed["my-backbone"].kind == "backbone"
     assert listed["my-backbone"].path == mine / "my-backbone"
     assert listed["my-backbone"].size_bytes == sum(
         path.stat().st_size for path in (mine / "my-backbone").iterdir()
     )
-    assert listed[models.DEFAULT_MODEL].built_in is True
-    assert set(listed[models.DEFAULT_MODEL].languages) == {"en", "zh", "ja"}
+    assert listed[registry.DEFAULT_MODEL].built_in is True
+    assert set(listed[registry.DEFAULT_MODEL].languages) == {"en", "zh", "ja"}
 
 
 def test_the_error_for_an_unknown_name_lists_the_models_of_that_kind(mine):
     with pytest.raises(
         UnknownModel, match=r"no backbone or clip model called 'nobody'; .*my-backbone"
     ):
-        models.load_backbone("nobody")
+        registry.load_backbone("nobody")
 
 
 def test_a_model_of_another_kind_is_refused(mine):
     with pytest.raises(
         UnknownModel, match="my-backbone is a backbone model, not a text or clip model"
     ):
-        models.load("my-backbone")
+        registry.load("my-backbone")
 
 
 def test_a_model_of_an_unknown_kind_is_refused_with_the_kinds_there_are(tmp_path):
     model_folder.write_card(tmp_path, {"kind": "hologram", "name": "new"})
     kinds = "kind 'hologram'; this capsearch has sentence, backbone, text"
     with pytest.raises(UnknownModel, match=kinds):
-        models.load(str(tmp_path))
+        registry.load(str(tmp_path))
 
 
 def open_any(folder):
     """The loader of the kind that the next test adds."""
-    return models.Model(folder.name, "0", image=None, text=None)
+    return registry.Model(folder.name, "0", image=None, text=None)
 
 
 def test_one_row_adds_a_kind_that_can_search(tmp_path, monkeypatch):
-    row = models.Kind(f"{__name__}:open_any", searches=True)
-    monkeypatch.setattr(models, "KINDS", {**models.KINDS, "any": row})
+    row = registry.Kind(f"{__name__}:open_any", searches=True)
+    monkeypatch.setattr(registry, "KINDS", {**registry.KINDS, "any": row})
     model_folder.write_card(tmp_path, {"kind": "any", "name": "new"})
-    assert models.load(str(tmp_path)).name == tmp_path.name
+    assert registry.load(str(tmp_path)).name == tmp_path.name
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", registry.KINDS)
 def test_every_kind_has_a_loader(kind):
-    module, function = models.KINDS[kind].loader.split(":")
+    module, function = registry.KINDS[kind].loader.split(":")
     assert callable(getattr(import_module(module), function))
 
 
 def test_looking_up_models_imports_no_encoder():
     script = (
-        "import sys; from capsearch.encoders import models; models.available();"
-        "assert not {'capsearch.encoders.text', 'capsearch.encoders.image'} & set(sys.modules)"
+        "import sys; from capsearch.encoders.models import registry; registry.available();"
+        "encoders = {'capsearch.encoders.models.w2vv', 'capsearch.encoders.models.image'};"
+        "assert not encoders & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
 def test_without_any_model_the_error_lists_none(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
-    monkeypatch.setattr(models, "_BUILT_IN", tmp_path / "none")
+    monkeypatch.setattr(registry, "_BUILT_IN", tmp_path / "none")
     with pytest.raises(UnknownModel, match="there is: none"):
-        models.load()
+        registry.load()
 
 
 def test_the_digest_is_computed_if_the_card_has_none(mine):
     card = model_folder.read_card(mine / "my-backbone")
     model_folder.write_card(mine / "my-backbone", {**card, "digest": ""})
-    assert models.load_backbone("my-backbone").digest == model_folder.digest(mine / "my-backbone")
+    assert registry.load_backbone("my-backbone").digest == model_folder.digest(mine / "my-backbone")
 
 
 @pytest.fixture(scope="module")
 def model():
-    return models.load()
+    return registry.load()
 
 
 class TestDefaultModel:
@@ -141,7 +142,7 @@ class TestDefaultModel:
         assert -1.0 <= model.text.cl_floor(language) <= 1.0
 
     def test_has_names_and_digests(self, model):
-        assert model.name == models.DEFAULT_MODEL == model.text.name
+        assert model.name == registry.DEFAULT_MODEL == model.text.name
         assert model.digest == model.text.digest != model.image.digest
         assert model.image.name == model.card["backbone"]
         assert model.image.feature_dimension == model.image.backbone.dimension

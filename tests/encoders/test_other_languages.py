@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pytest
 
-from capsearch.encoders.languages import detect, language_by_script
+from capsearch.encoders.text.languages import detect, language_by_script
 
 OTHER_SCRIPTS = [
     ("고양이", "ko"), ("서울 타워 야경", "ko"), ("한강 漢江 공원", "ko"),

@@ -6,17 +6,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pycocoevalcap")
 
-from capsearch.encoders.captioners import CaptionDecoders
-from capsearch.encoders.captioners.matching import CaptionMatch
-from capsearch.encoders.captioners.search import Beam, Hypotheses
-from capsearch.encoders.captioners.vocabulary import END, CaptionVocabulary
-from capsearch.encoders.training.fit.caption_corpus import (
+from capsearch.encoders.models.caption_search import END, Beam, CaptionVocabulary, Hypotheses
+from capsearch.encoders.models.captioner import CaptionDecoders, CaptionMatch
+from capsearch.encoders.train.caption_rewards import COUNT, people_vectors, pick
+from capsearch.encoders.train.captions import (
     PICKED,
     EncodedCaptions,
     TokenisedCaptions,
     main_captions,
 )
-from capsearch.encoders.training.fit.picked_captions import COUNT, people_vectors, pick
 
 VOCABULARY = CaptionVocabulary({"en": ("cat", "dog", "bus"), "zh": ("猫", "狗", "车")})
 # Cats, dogs and buses are directions of one space, in both languages.

@@ -12,9 +12,8 @@ import pytest
 from image_bytes import saved
 from PIL import Image
 
-from capsearch.encoders import image_files
-from capsearch.encoders.image_files import opened
-from capsearch.encoders.pixel_budget import PixelBudget
+from capsearch.encoders.images import open
+from capsearch.encoders.images.open import PixelBudget, opened
 
 
 class Gauge:
@@ -102,7 +101,7 @@ def test_a_budget_of_nothing_is_refused():
 def test_every_opened_image_counts(monkeypatch, mode, kind, options, pixels):
     """Issue 11, 13."""
     budget = PixelBudget()
-    monkeypatch.setattr(image_files, "DECODING", budget)
+    monkeypatch.setattr(open, "DECODING", budget)
     with opened(saved(Image.new(mode, (20, 20)), kind, **options)):
         assert budget._used == pixels
     assert budget._used == 0
@@ -117,7 +116,7 @@ def test_eight_threads_with_64_megapixels_each_take_less_than(tmp_path, mode, me
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from capsearch.encoders.preprocess import decode, squash
+from capsearch.encoders.images.preprocess import decode, squash
 with ThreadPoolExecutor(8) as pool:
     path = Path({str(tmp_path / "bomb.png")!r})
     list(pool.map(lambda _: decode(path, lambda image: squash(image, 260)), range(8)))

@@ -10,8 +10,8 @@ import pytest
 from image_bytes import exif, png_header, saved
 from PIL import ExifTags, Image
 
-from capsearch.encoders import preprocess
-from capsearch.encoders.image_files import MAX_PIXELS, opened
+from capsearch.encoders.images import preprocess
+from capsearch.encoders.images.open import MAX_PIXELS, opened
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.fakes import colour_image
 from capsearch.indexer.sources.metadata import read_metadata

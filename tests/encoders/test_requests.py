@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.concepts import all_concepts, by_id
-from capsearch.encoders.concepts.counting import with_article
-from capsearch.encoders.concepts.phrases import REQUESTS
-from capsearch.encoders.requests import subject
+from capsearch.encoders.data.templates import REQUESTS
+from capsearch.encoders.text.concepts import all_concepts, by_id
+from capsearch.encoders.text.concepts.mentions import with_article
+from capsearch.encoders.text.requests import subject
 from capsearch.engine.records import LANGUAGES
 
 

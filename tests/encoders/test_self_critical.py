@@ -11,11 +11,14 @@ pytest.importorskip("pycocoevalcap")
 from pycocoevalcap.cider.cider import Cider
 from test_caption_training import LANGUAGES, trainer
 
-from capsearch.encoders.captioners.search import Beam
-from capsearch.encoders.captioners.vocabulary import END
-from capsearch.encoders.training.fit.caption_trainer import CaptionSet, ciders
-from capsearch.encoders.training.fit.cider_reward import CiderReward
-from capsearch.encoders.training.fit.self_critical import SelfCriticalTrainer, _drawn, sample
+from capsearch.encoders.models.caption_search import END, Beam
+from capsearch.encoders.train.caption_rewards import (
+    CiderReward,
+    SelfCriticalTrainer,
+    _drawn,
+    sample,
+)
+from capsearch.encoders.train.captions import CaptionSet, ciders
 from capsearch.engine.errors import TrainingProblem
 
 REFERENCES = [

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import write_sentence_model
 
-from capsearch.encoders import models
-from capsearch.encoders.sentence import PieceSegmenter, SentenceEncoder
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.sentence import PieceSegmenter, SentenceEncoder
 
 MARKS = ("<s>", "</s>", "<unk>")
 
@@ -92,7 +92,7 @@ class TestVectors:
 
 class TestBuiltIn:
     def test_translations_are_more_similar_than_unrelated_sentences(self):
-        built_in = SentenceEncoder(models.find("use3", "sentence"))
+        built_in = SentenceEncoder(registry.find("use3", "sentence"))
         en, zh, ja, other = built_in.encode(
             [
                 "a cat sleeps on a sofa",
@@ -105,4 +105,4 @@ class TestBuiltIn:
 
     @pytest.mark.parametrize(("text", "known"), [("cat", True), ("猫", True), ("…", False)])
     def test_words_are_known_and_punctuation_is_not(self, text, known):
-        assert SentenceEncoder(models.find("use3", "sentence")).known(text) is known
+        assert SentenceEncoder(registry.find("use3", "sentence")).known(text) is known

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from capsearch.encoders.datasets.captioned import CaptionedImage
-from capsearch.encoders.tag_labels import annotate, build_vocabulary, labels_of
+from capsearch.encoders.data.layouts import CaptionedImage
+from capsearch.encoders.data.tag_labels import annotate, build_vocabulary, labels_of
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import Caption
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsearch.encoders.tag_words import named_in
+from capsearch.encoders.data.tag_labels import named_in
 from capsearch.engine.errors import UnknownLanguage
 
 

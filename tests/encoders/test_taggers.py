@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from capsearch.encoders import model_folder
-from capsearch.encoders.taggers import WEIGHTS_FILE, TagName, TagVocabulary, load
+from capsearch.encoders.models import model_folder
+from capsearch.encoders.models.tagger import WEIGHTS_FILE, TagName, TagVocabulary, load
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.metrics import precision_recall_f
 from capsearch.engine.records import ImageFeatures
@@ -13,10 +13,16 @@ pytest.importorskip("torch")
 
 import torch
 
-from capsearch.encoders.training.fit.platt import Platt, best_threshold, fit_platt
-from capsearch.encoders.training.fit.tag_trainer import tag_logits
-from capsearch.encoders.training.nn.tag_networks import TagConfig, TagNetwork, tag_loss
-from capsearch.encoders.training.runs.tags_run import _export
+from capsearch.encoders.train.tags import (
+    Platt,
+    TagConfig,
+    TagNetwork,
+    _export,
+    best_threshold,
+    fit_platt,
+    tag_logits,
+    tag_loss,
+)
 
 CARD = {"name": "toy", "backbone_digest": "abc", "min_confidence": 0.3}
 VOCABULARY = TagVocabulary(

@@ -7,19 +7,23 @@ import numpy as np
 import pytest
 from small_models import write_backbone_card, write_sentence_model
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders.models import model_folder, registry
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
 
 torch = pytest.importorskip("torch")
 
 from small_problems import SMALL, options, random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.gru import gru  # noqa: E402
-from capsearch.encoders.hubness import HubnessPenalty, QueryBank  # noqa: E402
-from capsearch.encoders.text import MAX_TOKENS  # noqa: E402
-from capsearch.encoders.training.nn.w2vv import TextConfig, TokenBatch  # noqa: E402
-from capsearch.encoders.training.runs.export import export_text  # noqa: E402
-from capsearch.encoders.training.runs.import_weights import load_text  # noqa: E402
+from capsearch.encoders.models.hubness import HubnessPenalty, QueryBank  # noqa: E402
+from capsearch.encoders.models.w2vv import (  # noqa: E402
+    MAX_TOKENS,
+    gru,
+)
+from capsearch.encoders.train.export import (  # noqa: E402
+    export_text,
+    load_text,
+)
+from capsearch.encoders.train.w2vv import TextConfig, TokenBatch  # noqa: E402
 from capsearch.engine.vectors import strip_bias  # noqa: E402
 
 SENTENCE_WEIGHT = 0.3
@@ -63,7 +67,7 @@ def write_model(folder, config=SMALL, seed=3, penalties=PENALTIES):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     network, vocabularies = write_model(folder)
-    return network, vocabularies, models.load(str(folder / "text"))
+    return network, vocabularies, registry.load(str(folder / "text"))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +129,7 @@ class TestNumpyAndTorch:
         sizes = {"bow_width": 12, "word_width": 8, "gru_width": 10, "hidden": 24}
         config = TextConfig(inputs=inputs, pooling=pooling, **sizes)
         trained, vocabularies = write_model(tmp_path, config)
-        model = models.load(str(tmp_path / "text"))
+        model = registry.load(str(tmp_path / "text"))
         texts = ["a red car", "a cat"]
         served = strip_bias(model.text.encode(texts, "en").visual)
         for network, atol in ((trained.text, 0.02), (load_text(str(tmp_path / "text"))[0], 1e-5)):
@@ -251,7 +255,7 @@ class TestHubnessPenalty:
     def test_needs_the_query_bank(self, tmp_path):
         write_model(tmp_path)
         (tmp_path / "text" / "query_bank.safetensors").unlink()
-        model = models.load(str(tmp_path / "text"))
+        model = registry.load(str(tmp_path / "text"))
         with pytest.raises(UnknownModel, match=r"has no query_bank\.safetensors"):
             model.image.project(np.ones((2, 6), np.float32))
 
@@ -264,7 +268,7 @@ class TestHubnessPenalty:
             (tmp_path / folder).mkdir()
             torch.manual_seed(0)
             write_model(tmp_path / folder, penalties=penalties)
-            digests.add(models.load(str(tmp_path / folder / "text")).digest)
+            digests.add(registry.load(str(tmp_path / folder / "text")).digest)
         assert len(digests) == 2
 
     def test_is_zero_for_a_model_without_one(self, tmp_path):
@@ -274,7 +278,7 @@ class TestHubnessPenalty:
             tmp_path / "text", {k: v for k, v in card.items() if k != "hubness"}
         )
         (tmp_path / "text" / "query_bank.safetensors").unlink()
-        model = models.load(str(tmp_path / "text"))
+        model = registry.load(str(tmp_path / "text"))
         assert not model.image.project(np.ones((2, 6), np.float32))[:, -1].any()
         assert not model.text.as_documents(model.text.encode(["a cat"], "en").caption)[:, -1].any()
 
@@ -283,7 +287,7 @@ def test_a_model_of_one_language_detects_every_text_as_that(tmp_path):
     write_model(tmp_path)
     card = model_folder.read_card(tmp_path / "text")
     model_folder.write_card(tmp_path / "text", {**card, "languages": ["zh"]})
-    model = models.load(str(tmp_path / "text"))
+    model = registry.load(str(tmp_path / "text"))
     assert model.text.detect("a cat") == model.text.detect("猫") == "zh"
 
 
@@ -292,6 +296,6 @@ def test_another_tokenizer_version_is_refused_with_the_way_out(tmp_path):
     stored = tmp_path / "text" / "en.json"
     content = json.loads(stored.read_text(encoding="utf-8"))
     stored.write_text(json.dumps({**content, "tokenizer": "en-porter9"}), encoding="utf-8")
-    model = models.load(str(tmp_path / "text"))
+    model = registry.load(str(tmp_path / "text"))
     with pytest.raises(UnknownModel, match=r"tokenizer en-porter9.*install the capsearch it was"):
         model.text.encode(["a cat"], "en")

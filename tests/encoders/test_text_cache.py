@@ -5,9 +5,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from capsearch.encoders.datasets import text_cache
-from capsearch.encoders.datasets.features import FeatureCache
-from capsearch.encoders.datasets.text_cache import CachedSentenceEncoder, cached_word_vectors
+from capsearch.encoders.data import features
+from capsearch.encoders.data.features import (
+    CachedSentenceEncoder,
+    FeatureCache,
+    cached_word_vectors,
+)
 
 
 class Lengths:
@@ -45,7 +48,7 @@ def test_another_encoder_has_its_own_vectors(cache):
 
 
 def test_progress_counts_only_uncached_sentences(cache, monkeypatch):
-    monkeypatch.setattr(text_cache, "BATCH_SIZE", 2)
+    monkeypatch.setattr(features, "BATCH_SIZE", 2)
     encode(cache, Lengths(), ["a"])
     reports = []
     reporting = CachedSentenceEncoder(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsearch.encoders.tokenizers import (
+from capsearch.encoders.text.tokenizers import (
     MAX_CHARACTERS,
     TOKENIZERS,
     ChineseTokenizer,
@@ -95,7 +95,7 @@ class TestChinese:
 
     def test_pinned_jieba_prints_nothing_and_writes_no_cache(self, tmp_path):
         script = (
-            "from capsearch.encoders.tokenizers import ChineseTokenizer, Dictionary;"
+            "from capsearch.encoders.text.tokenizers import ChineseTokenizer, Dictionary;"
             "made = ChineseTokenizer(Dictionary({'黑色': 9, '猫': 5}, 14));"
             "assert made.tokens('黑色猫') == ('黑色', '猫')"
         )

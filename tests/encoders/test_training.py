@@ -7,11 +7,10 @@ torch = pytest.importorskip("torch")
 
 from small_problems import axes, captions, options, random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.fit import checkpoint  # noqa: E402
-from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
-from capsearch.encoders.training.fit.validation import Epoch, interpolate_weights  # noqa: E402
-from capsearch.encoders.training.nn.dual_encoder import Labels, TrainingSet  # noqa: E402
-from capsearch.encoders.training.nn.frozen_text import FrozenText, freeze_text  # noqa: E402
+from capsearch.encoders.train import loop  # noqa: E402
+from capsearch.encoders.train.dual_encoder import FrozenText, Labels, TrainingSet, freeze_text  # noqa: E402  # noqa: E402
+from capsearch.encoders.train.loop import Epoch, interpolate_weights  # noqa: E402
+from capsearch.encoders.train.trainer import Trainer  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 VOCABULARIES = {"en": vocabulary("en")}
@@ -104,7 +103,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 def test_a_checkpoint_of_another_schema_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "c.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "SCHEMA", checkpoint.SCHEMA + 1)
+        patch.setattr(loop, "SCHEMA", loop.SCHEMA + 1)
         next(trainer(options(), path).fit())
     with pytest.raises(TrainingProblem, match=r"no checkpoint of this version .*schema 2"):
         trainer(options(), path).resume()
@@ -258,6 +257,6 @@ class TestFrozenText:
 
 
 def all_of(given):
-    from capsearch.encoders.training.nn.dual_encoder import batch_of
+    from capsearch.encoders.train.dual_encoder import batch_of
 
     return batch_of(given, np.arange(len(given.image_rows)))

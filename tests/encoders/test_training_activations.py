@@ -5,13 +5,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from capsearch.encoders.datasets import features
-from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
-from capsearch.encoders.datasets.image_store import ImageStore
-from capsearch.encoders.preprocess import squash
-from capsearch.encoders.training.fit import activations
-from capsearch.encoders.training.fit.activations import load_activations
-from capsearch.encoders.training.fit.feature_maps import load_feature_maps
+from capsearch.encoders.data import features
+from capsearch.encoders.data.archives import ImageStore
+from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
+from capsearch.encoders.images.preprocess import squash
+from capsearch.encoders.train import activations
+from capsearch.encoders.train.activations import load_activations
+from capsearch.encoders.train.feature_maps import load_feature_maps
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import ImageFeatures
 

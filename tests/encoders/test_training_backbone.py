@@ -11,18 +11,11 @@ torch = pytest.importorskip("torch")
 from small_networks import network, noise  # noqa: E402
 from small_problems import random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.nn import backbone, efficientnet, networks  # noqa: E402
-from capsearch.encoders.training.nn.backbone import LowerBlocks, UpperBlocks  # noqa: E402
-from capsearch.encoders.training.nn.dual_encoder import (  # noqa: E402
-    TrainingSet,
-    image_features,
-    project,
-)
-from capsearch.encoders.training.nn.efficientnet import (  # noqa: E402
-    FEATURES,
-    LITES,
-    EfficientNetLite,
-)
+from capsearch.encoders.train import backbone, efficientnet  # noqa: E402
+from capsearch.encoders.train import backbone as networks  # noqa: E402
+from capsearch.encoders.train.backbone import LowerBlocks, UpperBlocks  # noqa: E402
+from capsearch.encoders.train.dual_encoder import TrainingSet, image_features, project  # noqa: E402
+from capsearch.encoders.train.efficientnet import FEATURES, LITES, EfficientNetLite  # noqa: E402
 from capsearch.engine.errors import MissingExtra, TrainingProblem  # noqa: E402
 
 __all__ = ["network"]  # a fixture

@@ -17,20 +17,20 @@ from small_problems import (  # noqa: E402
     vocabulary,
 )
 
-from capsearch.encoders.calibration import query_bank as banks  # noqa: E402
-from capsearch.encoders.calibration import vectors as calibration  # noqa: E402
-from capsearch.encoders.calibration.vectors import DEFAULT_CLM_WEIGHT, cm_mrr  # noqa: E402
-from capsearch.encoders.hubness import (  # noqa: E402
-    NO_PENALTY,
-    HubnessPenalty,
-    QueryBank,
-    bank_similarity,
+from capsearch.encoders.calibrate import vectors as banks  # noqa: E402
+from capsearch.encoders.calibrate import vectors as calibration  # noqa: E402
+from capsearch.encoders.calibrate.vectors import cm_mrr  # noqa: E402
+from capsearch.encoders.models.hubness import NO_PENALTY, HubnessPenalty, QueryBank, bank_similarity  # noqa: E402
+from capsearch.encoders.models.text import (  # noqa: E402
+    DEFAULT_CLM_WEIGHT,
+    caption_vectors,
 )
-from capsearch.encoders.text_encoder import caption_vectors  # noqa: E402
-from capsearch.encoders.training.fit import query_bank as training_banks  # noqa: E402
-from capsearch.encoders.training.fit.calibration import calibrate  # noqa: E402
-from capsearch.encoders.training.fit.query_bank import build_query_bank  # noqa: E402
-from capsearch.encoders.training.nn.dual_encoder import TrainingSet, encode, project  # noqa: E402
+from capsearch.encoders.train import prune as training_banks  # noqa: E402
+from capsearch.encoders.train.dual_encoder import TrainingSet, encode, project  # noqa: E402
+from capsearch.encoders.train.prune import (  # noqa: E402
+    build_query_bank,
+    calibrate,
+)
 
 BANK = QueryBank(
     np.eye(3, 8, dtype=np.float32),

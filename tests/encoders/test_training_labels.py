@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage
-from capsearch.encoders.training.fit.labels import labels_of
+from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
+from capsearch.encoders.train.trainer import labels_of
 
 
 def captioned(number, objects=(), tags=()):

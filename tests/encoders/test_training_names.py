@@ -7,20 +7,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage  # noqa: E402
-from capsearch.encoders.datasets.labelled import split_of  # noqa: E402
-from capsearch.encoders.tokenizers import tokenizer  # noqa: E402
-from capsearch.encoders.training.fit.anchors import name_anchors  # noqa: E402
-from capsearch.encoders.training.fit.caption_loss import CaptionLoss, Side  # noqa: E402
-from capsearch.encoders.training.fit.corpus import NO_IMAGE, Vocabulary  # noqa: E402
-from capsearch.encoders.training.fit.names import (  # noqa: E402
+from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage  # noqa: E402
+from capsearch.encoders.data.labels import split_of  # noqa: E402
+from capsearch.encoders.text.tokenizers import tokenizer  # noqa: E402
+from capsearch.encoders.train.captions import CaptionLoss, Side  # noqa: E402
+from capsearch.encoders.train.corpus import (  # noqa: E402  # noqa: E402
+    NO_IMAGE,
     PER_IMAGE,
     ShownConcepts,
+    Vocabulary,
     name_captions,
     shown_concepts,
 )
-from capsearch.encoders.training.nn.losses import LOSSES  # noqa: E402
-from capsearch.encoders.training.nn.w2vv import TextConfig, TextNetwork  # noqa: E402
+from capsearch.encoders.train.dual_encoder import LOSSES  # noqa: E402
+from capsearch.encoders.train.trainer import name_anchors  # noqa: E402
+from capsearch.encoders.train.w2vv import TextConfig, TextNetwork  # noqa: E402
 
 ONE = torch.tensor(1.0)
 EYE = torch.eye(2)

@@ -14,19 +14,19 @@ pytest.importorskip("onnxscript")
 
 from small_networks import SMALL, network, noise  # noqa: E402
 
-from capsearch.encoders import models  # noqa: E402
-from capsearch.encoders.training.nn.backbone import LowerBlocks  # noqa: E402
-from capsearch.encoders.training.nn.efficientnet import FEATURES  # noqa: E402
-from capsearch.encoders.training.nn.tinyvit import TinyViT  # noqa: E402
-from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
-from capsearch.encoders.training.runs.onnx_export import (  # noqa: E402
+from capsearch.encoders.models import registry  # noqa: E402
+from capsearch.encoders.train.activations import (  # noqa: E402
     OPSET,
     OUTPUTS,
     StandardisedBackbone,
     export_backbone,
     to_onnx,
 )
-from capsearch.encoders.training.runs.run import DEFAULT_BACKBONE  # noqa: E402
+from capsearch.encoders.train.backbone import LowerBlocks  # noqa: E402
+from capsearch.encoders.train.efficientnet import FEATURES  # noqa: E402
+from capsearch.encoders.train.export import load_upper_blocks  # noqa: E402
+from capsearch.encoders.train.run import DEFAULT_BACKBONE  # noqa: E402
+from capsearch.encoders.train.tinyvit import TinyViT  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 __all__ = ["network"]  # a fixture
@@ -106,7 +106,7 @@ def test_a_served_backbone_is_torchs_network_with_weights_in_half_precision(netw
     features = network(network.scale(torch.from_numpy(images)))
     mean, deviation = (x.half().float() for x in (features.mean(0), features.std(0) + 1e-1))
     export_backbone(network, 64, mean, deviation, tmp_path, {"name": "small"})
-    served = models.load_backbone(str(tmp_path))
+    served = registry.load_backbone(str(tmp_path))
     assert (served.input_size, served.dimension) == (64, FEATURES)
     found = served.features(list(images))
 
@@ -144,7 +144,7 @@ def test_a_graph_without_the_weights_of_a_trained_layer_cannot_be_fine_tuned(net
 
 
 def test_the_weights_of_the_built_in_backbone_are_read_back():
-    folder = Path(models.find(DEFAULT_BACKBONE, "backbone"))
+    folder = Path(registry.find(DEFAULT_BACKBONE, "backbone"))
     shipped = onnx.load(folder / "backbone.onnx")
     upper = load_upper_blocks(folder, LowerBlocks("tinyvit", TinyViT().eval()))
     stored = {weight.name: weight for weight in shipped.graph.initializer}

@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch")
 
 from small_problems import captions, options, random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.fit.prune import prune  # noqa: E402
-from capsearch.encoders.training.nn.dual_encoder import encode_with  # noqa: E402
-from capsearch.encoders.training.nn.w2vv import TextConfig  # noqa: E402
+from capsearch.encoders.train.dual_encoder import encode_with  # noqa: E402
+from capsearch.encoders.train.prune import prune  # noqa: E402
+from capsearch.encoders.train.w2vv import TextConfig  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 HIDDEN = 24

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 from small_problems import axes, options, random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
-from capsearch.encoders.training.nn.dual_encoder import project  # noqa: E402
+from capsearch.encoders.train.dual_encoder import project  # noqa: E402
+from capsearch.encoders.train.trainer import Trainer  # noqa: E402
 
 VOCABULARIES = {"en": vocabulary("en")}
 ROWS = np.arange(16)

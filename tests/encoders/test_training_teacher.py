@@ -12,12 +12,11 @@ pytest.importorskip("torch")
 import torch
 from small_problems import FEATURES, axes, captions, options, random_model, vocabulary
 
-from capsearch.encoders.training.fit.corpus import NO_IMAGE
-from capsearch.encoders.training.fit.distillation import Distillation, read_sentences, taught
-from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.nn.dual_encoder import TrainingSet, encode
-from capsearch.encoders.training.runs.run import TrainingRun
-from capsearch.encoders.training.runs.teacher import find_teacher
+from capsearch.encoders.train.corpus import NO_IMAGE
+from capsearch.encoders.train.distillation import Distillation, find_teacher, read_sentences, taught
+from capsearch.encoders.train.dual_encoder import TrainingSet, encode
+from capsearch.encoders.train.run import TrainingRun
+from capsearch.encoders.train.trainer import Trainer
 from capsearch.engine.errors import TrainingProblem
 
 

@@ -12,11 +12,11 @@ pytest.importorskip("onnxscript")
 
 from small_networks import noise  # noqa: E402
 
-from capsearch.encoders import install, model_folder, models  # noqa: E402
-from capsearch.encoders.training.nn import networks, tinyvit  # noqa: E402
-from capsearch.encoders.training.nn.backbone import LowerBlocks, upper_blocks_of  # noqa: E402
-from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
-from capsearch.encoders.training.runs.onnx_export import export_backbone  # noqa: E402
+from capsearch.encoders.models import install, model_folder, registry  # noqa: E402
+from capsearch.encoders.train import backbone, tinyvit  # noqa: E402
+from capsearch.encoders.train.activations import export_backbone  # noqa: E402
+from capsearch.encoders.train.backbone import LowerBlocks, upper_blocks_of  # noqa: E402
+from capsearch.encoders.train.export import load_upper_blocks  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 SIZE = tinyvit.INPUT_SIZE
@@ -29,8 +29,8 @@ def small(monkeypatch):
     monkeypatch.setattr(tinyvit, "_CONVOLUTIONAL", (8, 1))
     stages = ((8, 16, 2, 7, 1), (16, 16, 2, 14, 1), (16, 24, 2, 7, 1))
     monkeypatch.setattr(tinyvit, "_STAGES", stages)
-    architecture = replace(networks.NETWORKS["tinyvit"], first_trained=3)
-    monkeypatch.setitem(networks.NETWORKS, "tinyvit", architecture)
+    architecture = replace(backbone.NETWORKS["tinyvit"], first_trained=3)
+    monkeypatch.setitem(backbone.NETWORKS, "tinyvit", architecture)
     return random_network(0)
 
 
@@ -81,7 +81,7 @@ def lower_half(network):
 
 
 def test_the_activations_that_are_cached_and_the_features():
-    architecture = networks.network("tinyvit")
+    architecture = backbone.network("tinyvit")
     with torch.device("meta"):
         net, start = tinyvit.TinyViT(), architecture.first_trained
         lower = net.lower(
@@ -182,7 +182,7 @@ def test_a_served_network_is_torchs_and_its_weights_are_read_back(small, tmp_pat
     images = noise(3, SIZE)
     halved = deepcopy(small).half().float()
     expected = halved(halved.scale(torch.from_numpy(images))).numpy()
-    found = models.load_backbone(str(tmp_path)).features(list(images))
+    found = registry.load_backbone(str(tmp_path)).features(list(images))
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-2)
     assert expected.std(0).max() > 0.02  # the images differ
 

@@ -16,18 +16,18 @@ from small_problems import (  # noqa: E402
     vocabulary,
 )
 
-from capsearch.encoders.datasets.dataset import CaptionDataset, CaptionedImage  # noqa: E402
-from capsearch.encoders.text import MAX_TOKENS  # noqa: E402
-from capsearch.encoders.training.fit.corpus import (  # noqa: E402
+from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage  # noqa: E402
+from capsearch.encoders.models.w2vv import MAX_TOKENS  # noqa: E402
+from capsearch.encoders.train.corpus import (  # noqa: E402
     Vocabulary,
     build_vocabulary,
     encode_captions,
     texts_of,
     word_vectors,
 )
-from capsearch.encoders.training.nn.losses import LOSSES  # noqa: E402
-from capsearch.encoders.training.nn.w2vv import LanguageBranch, TextConfig  # noqa: E402
-from capsearch.encoders.training.runs.variants import VARIANTS, apply_variant  # noqa: E402
+from capsearch.encoders.train.dual_encoder import LOSSES  # noqa: E402
+from capsearch.encoders.train.text_run import VARIANTS, apply_variant  # noqa: E402
+from capsearch.encoders.train.w2vv import LanguageBranch, TextConfig  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 from capsearch.engine.records import Caption  # noqa: E402
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from capsearch.encoders import tuning
-from capsearch.encoders.tuning import Tuning, tuned
+from capsearch.encoders.models import image as tuning
+from capsearch.encoders.models.image import Tuning, tuned
 
 
 class Clock:
@@ -65,10 +65,10 @@ def test_one_core_tries_one_batch_at_a_time():
 
 
 def test_features_do_not_depend_on_the_way_they_are_encoded(monkeypatch):
-    from capsearch.encoders import image, models
+    from capsearch.encoders.models import image, registry
 
     monkeypatch.setattr(image, "TUNED_AFTER", 0)
-    backbone = models.load_backbone("lite0")
+    backbone = registry.load_backbone("lite0")
     size = backbone.input_size
     pixels = [
         np.random.default_rng(n).integers(0, 256, (size, size, 3), np.uint8) for n in range(9)
@@ -76,17 +76,17 @@ def test_features_do_not_depend_on_the_way_they_are_encoded(monkeypatch):
     found = []
     for way in (Tuning(9, 1), Tuning(2, 2)):
         monkeypatch.setattr(image, "tuned", lambda key, run, way=way: way)
-        found.append(models.load_backbone("lite0").features(pixels))
+        found.append(registry.load_backbone("lite0").features(pixels))
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_few_images_are_not_worth_a_measurement(monkeypatch):
-    from capsearch.encoders import image, models
+    from capsearch.encoders.models import image, registry
 
     monkeypatch.setattr(image, "TUNED_AFTER", 4)
     asked = []
     monkeypatch.setattr(image, "tuned", lambda key, run: asked.append(key) or Tuning(2, 1))
-    backbone = models.load_backbone("lite0")
+    backbone = registry.load_backbone("lite0")
     pixels = [np.zeros((backbone.input_size, backbone.input_size, 3), np.uint8)] * 3
     backbone.features(pixels)
     assert asked == []

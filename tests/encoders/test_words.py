@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capsearch.encoders.words import MAX_CHARACTERS, fold, keywords, word_count
+from capsearch.encoders.text.fold import MAX_CHARACTERS, fold, keywords, word_count
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from capsearch.engine.duplicates import near_duplicates
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.protocols import Found
 from capsearch.engine.records import Document, ImageRecord, Vectors
+from capsearch.engine.vectors import near_duplicates
 
 
 def at_cosine(cosine: float, penalty: float = 0.3) -> Vectors:

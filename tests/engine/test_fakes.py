@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders import concepts
+from capsearch.encoders.text import concepts
 from capsearch.engine.errors import UnknownLanguage
-from capsearch.engine.fake_backend import FakeBackend
 from capsearch.engine.fakes import (
+    FakeBackend,
     FakeCaptioner,
     FakeImageEncoder,
     FakeTagger,

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.engine.fake_backend import FakeBackend
-from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
+from capsearch.engine.evidence import NamedConcepts
+from capsearch.engine.fakes import FakeBackend, FakeImageEncoder, FakeTextEncoder
 from capsearch.engine.fusion import EvidenceModel, KindWeights
-from capsearch.engine.named import NamedConcepts
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.search import SearchEngine
 

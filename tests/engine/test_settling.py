@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from capsearch.engine.bounds import DEEPER, OVERSAMPLING, Candidates, InParts, Pool, rank, settle
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.fusion import SingleSource
 from capsearch.engine.query import EncodedQuery
-from capsearch.engine.settling import DEEPER, OVERSAMPLING, Candidates, InParts, Pool, rank, settle
 
 CM = EncodedQuery(SingleSource("image"), np.ones(1, np.float32))
 SCORES = {f"i{n:03}": 1 - n / 100 for n in range(100)}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from capsearch.engine.fake_backend import FakeBackend
-from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder, colour_image
+from capsearch.engine.fakes import FakeBackend, FakeImageEncoder, FakeTextEncoder, colour_image
 from capsearch.engine.records import Caption, Document, ImageRecord
 from capsearch.engine.search import SearchEngine
 

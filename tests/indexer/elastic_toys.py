@@ -9,10 +9,10 @@ import numpy as np
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Vectors
-from capsearch.indexer.elastic import versions
+from capsearch.indexer.elastic import collection
 from capsearch.indexer.elastic.client import Address
 from capsearch.indexer.elastic.writer import ElasticWriter
-from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.sqlite.manifest import Identity
 
 WIDTH = 3
 IDENTITY = Identity("fake", "digest", "toy", "toy-digest", 4, WIDTH, WIDTH)
@@ -36,11 +36,11 @@ def collection_in(
     shards: int = 1,
     identity: Identity = IDENTITY,
 ) -> ElasticWriter:
-    index = versions.prepare(client, address, identity, shards=shards, replicas=0)
+    index = collection.prepare(client, address, identity, shards=shards, replicas=0)
     writer = ElasticWriter(client, address, index, FakeTextEncoder().words)
     writer.upsert(new_documents(documents, vectors, captions))
     writer.refresh()
-    versions.publish(client, address, index)
+    collection.publish(client, address, index)
     return writer
 
 

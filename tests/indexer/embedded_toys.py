@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
 from capsearch.engine.records import Caption, Document, Vectors
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.words import (
-    GENERATED,
+from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.matches import (
+    GENERATED_KIND,
     PEOPLES,
     generated_texts_of,
     texts_of,
     tokens_of,
 )
-from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 WIDTH = 3
 
@@ -62,7 +62,7 @@ def index_words(collection: Collection) -> None:
     documents = collection.catalog.documents([image_id for image_id, _ in stale])
     words_of = collection.model.text.words
     with writer.transaction():
-        for table, texts in ((PEOPLES, texts_of), (GENERATED, generated_texts_of)):
+        for table, texts in ((PEOPLES, texts_of), (GENERATED_KIND, generated_texts_of)):
             writer.put_words(
                 table,
                 [(number, tokens_of(documents.get(one), words_of, texts)) for one, number in stale],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer.sqlite.collection import Collection
 
 
 def first(collection: Collection, text: str, **query) -> str:

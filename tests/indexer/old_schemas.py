@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.indexer.embedded import schema
+from capsearch.indexer.sqlite import schema
 
 # Filled by migrations or by the next writer.
 NOT_COPIED = ("migrations", "words", "generated_words", "sqlite")

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Document, Filters
 from capsearch.indexer.elastic.collection import ElasticCollection
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.sources import opened_sources
 from capsearch.indexer.forgetting import Sources
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.sources import opened_sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from capsearch.engine.errors import IndexProblem
-from capsearch.indexer.embedded.arrays import VectorFile, blocks
+from capsearch.indexer.sqlite.arrays import VectorFile, blocks
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from backend_contract import CM, BackendContract, X, calibrated, document, gener
 from embedded_toys import collection_of, index_words
 from enriched_contract import CALIBRATED, CAT, EnrichedContract, tagged
 
-from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.evidence import NamedConcepts
+from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.fusion import ConvexCombination, SingleSource
-from capsearch.engine.named import NamedConcepts
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import candidates, caption_images, nearest, pool, ranking
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite import matches, nearest, search
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
 class TestEmbedded(BackendContract, EnrichedContract):
@@ -47,10 +47,10 @@ class TestStepByStep(TestEmbedded):
 
     @pytest.fixture(autouse=True)
     def _shallow(self, monkeypatch):
-        monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
-        monkeypatch.setattr(ranking, "_FIRST_PART", 1)
-        monkeypatch.setattr(candidates, "_SCORED", 0)
-        monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
+        monkeypatch.setattr(search, "MIN_DEPTH", 4)
+        monkeypatch.setattr(search, "_FIRST_PART", 1)
+        monkeypatch.setattr(search, "_SCORED", 0)
+        monkeypatch.setattr(search, "_FEW_SHARE", 1)
 
 
 class TestWithCachedImagesOfCaptions(TestStepByStep):
@@ -60,7 +60,7 @@ class TestWithCachedImagesOfCaptions(TestStepByStep):
         backend = super().build(documents, vectors, captions)
         with pytest.MonkeyPatch.context() as large:
             large.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 0))
-            caption_images.refresh(backend.catalog)
+            matches.refresh(backend.catalog)
         assert backend.catalog.array("captions").images_path.exists() == bool(captions)
         return backend
 
@@ -70,8 +70,8 @@ class TestManyPassTheFilters(TestStepByStep):
 
     @pytest.fixture(autouse=True, params=[8, 1000])
     def _many(self, monkeypatch, request):
-        monkeypatch.setattr(candidates, "_FEW", 0)
-        monkeypatch.setattr(pool, "_DEEP", request.param)
+        monkeypatch.setattr(search, "_FEW", 0)
+        monkeypatch.setattr(search, "_DEEP", request.param)
 
 
 class TestByCodes(TestEmbedded):
@@ -126,10 +126,10 @@ def written():
 def test_candidates_step_by_step_give_what_scoring_everything_gives(
     tmp_path, monkeypatch, written, fusion, named, filters, few
 ):
-    monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
-    monkeypatch.setattr(candidates, "_SCORED", 0)
-    monkeypatch.setattr(candidates, "_FEW", few)
-    monkeypatch.setattr(candidates, "_FEW_SHARE", 1)
+    monkeypatch.setattr(search, "MIN_DEPTH", 4)
+    monkeypatch.setattr(search, "_SCORED", 0)
+    monkeypatch.setattr(search, "_FEW", few)
+    monkeypatch.setattr(search, "_FEW_SHARE", 1)
     documents, vectors, captions = written
     everything = FakeBackend({one.record.id: one for one in documents}, vectors, captions)
     caption = None if fusion == SingleSource("image") else np.array([0, 1, 1], np.float32)
@@ -152,9 +152,9 @@ def test_candidates_step_by_step_give_what_scoring_everything_gives(
 def test_without_vectors_all_that_have_the_tag_are_found_page_by_page(
     tmp_path, monkeypatch, filters
 ):
-    monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
-    monkeypatch.setattr(candidates, "_SCORED", 0)
-    monkeypatch.setattr(candidates, "_FEW", 0)
+    monkeypatch.setattr(search, "MIN_DEPTH", 4)
+    monkeypatch.setattr(search, "_SCORED", 0)
+    monkeypatch.setattr(search, "_FEW", 0)
     names = [f"i{n:02}" for n in range(50)]
     documents = [tagged(one, cat=1 - n / 100) for n, one in enumerate(names)]
     query = EncodedQuery(CALIBRATED, np.zeros(3, np.float32), words=("cat",), concepts=(CAT,))
@@ -168,10 +168,10 @@ def test_few_captions_among_many_images_are_searched_without_reading_all_images(
 ):
     names = [f"i{n:03}" for n in range(200)]
     captions = [("i007", said("cat"), X)]
-    monkeypatch.setattr(ranking, "MIN_DEPTH", 8)
-    scored, asked = ranking.Search.scored, []
+    monkeypatch.setattr(search, "MIN_DEPTH", 8)
+    scored, asked = search.Search.scored, []
     monkeypatch.setattr(
-        ranking.Search,
+        search.Search,
         "scored",
         lambda self, slots: asked.append(len(slots)) or scored(self, slots),
     )
@@ -195,7 +195,7 @@ def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, mo
             first, *others = super().steps(query, depths)
             return [first[first != 1], *(np.append(one, [1]) for one in others)]
 
-    monkeypatch.setattr(ranking, "MIN_DEPTH", 8)
+    monkeypatch.setattr(search, "MIN_DEPTH", 8)
     monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))
     with collection_of(tmp_path / "index", [document(one) for one in names], vectors, ()) as opened:
         pages = [
@@ -242,7 +242,7 @@ def test_the_stored_count_of_documents_serves_until_something_changes(tmp_path):
 
 
 def test_facets_are_counted_again_after_a_change(tmp_path, monkeypatch):
-    monkeypatch.setattr("capsearch.indexer.embedded.backend.MIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr("capsearch.indexer.sqlite.backend.MIN_INTERVAL_S", 0.0)
     with collection_of(tmp_path / "index", [document("a", tags=["cat"])], {"a": X}, ()) as opened:
         before = opened.backend.facets()
         assert opened.backend.facets() is before

@@ -10,10 +10,10 @@ from embedded_toys import collection_of
 from capsearch.engine.fusion import SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import caption_images, maintenance, nearest, ranking
-from capsearch.indexer.embedded.caption_images import CaptionImages
-from capsearch.indexer.embedded.catalog import SqliteCatalog
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
+from capsearch.indexer.sqlite import matches, nearest, rebuilding, search
+from capsearch.indexer.sqlite.catalog import SqliteCatalog
+from capsearch.indexer.sqlite.matches import CaptionImages
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 NAMES = [f"i{n:02}" for n in range(20)]
 CAPTIONS = [(one, said(f"{one} {n}"), X) for one in NAMES for n in range(2)]
@@ -24,8 +24,8 @@ EXPECTED = [at // 2 for at in range(40)]  # the image of each caption
 def _many(monkeypatch):
     """Every file is large, and any caption is enough to write the cache again."""
     monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 2))
-    monkeypatch.setattr(caption_images, "_LACKING", 0)
-    monkeypatch.setattr(caption_images, "_BLOCK", 7)
+    monkeypatch.setattr(matches, "_LACKING", 0)
+    monkeypatch.setattr(matches, "_BLOCK", 7)
 
 
 @pytest.fixture
@@ -93,28 +93,28 @@ def test_without_a_cache_images_are_looked_up(collection):
 
 
 def test_captions_added_since_are_looked_up_and_join_the_file(collection, asked):
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     add_captions(collection, 3)
     assert images_of(collection, range(43)) == [*EXPECTED, 0, 0, 0]
     asked.clear()
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     assert [one for one in asked if "BETWEEN" in one and "BETWEEN 40 AND 42" not in one] == []
     assert len(opened(collection).known) == 43
     assert images_of(collection, range(43)) == [*EXPECTED, 0, 0, 0]
 
 
 def test_few_captions_added_since_leave_the_file_as_it_is(collection, monkeypatch):
-    caption_images.refresh(collection.catalog)
-    monkeypatch.setattr(caption_images, "_LACKING", 3)
+    matches.refresh(collection.catalog)
+    monkeypatch.setattr(matches, "_LACKING", 3)
     written = path_of(collection).read_bytes()
     add_captions(collection, 3)
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     assert path_of(collection).read_bytes() == written
 
 
 def test_captions_deleted_before_belong_to_no_image(collection, asked):
     execute(collection, "DELETE FROM captions WHERE slot IN (4, 5)")
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     cached = opened(collection)
     asked.clear()
     assert cached.of(collection.catalog, np.array([3, 4, 5, 6])).tolist() == [1, -2, -2, 3]
@@ -124,7 +124,7 @@ def test_captions_deleted_before_belong_to_no_image(collection, asked):
 @pytest.mark.parametrize("change", ["DELETE FROM captions WHERE slot IN (4, 5)",
                                     "DELETE FROM images WHERE slot = 2"])  # fmt: skip
 def test_what_was_deleted_since_is_not_found(collection, monkeypatch, change):
-    monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
+    monkeypatch.setattr(search, "MIN_DEPTH", 4)
     collection.finish()
     execute(collection, change)
     query = EncodedQuery(SingleSource("caption"), caption=X)
@@ -138,17 +138,17 @@ def test_what_was_deleted_since_is_not_found(collection, monkeypatch, change):
 
 def test_an_image_that_has_a_vector_only_later_is_looked_up(collection):
     execute(collection, "UPDATE images SET slot = NULL WHERE id = 'i07'")
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     assert images_of(collection, [13, 14]) == [6, -2]
     execute(collection, "UPDATE images SET slot = 7 WHERE id = 'i07'")
     assert images_of(collection, [13, 14]) == [6, 7]
 
 
 def test_the_cache_of_other_image_vectors_is_made_anew(collection):
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     execute(collection, "DELETE FROM images WHERE slot < 10")
-    slots = maintenance.used_slots(collection.catalog, "images")
-    maintenance._drop_unused(collection, "images", ("vectors",), slots)
+    slots = rebuilding.used_slots(collection.catalog, "images")
+    rebuilding._drop_unused(collection, "images", ("vectors",), slots)
     assert collection.catalog.array("vectors").generation == 2
     for _ in range(2):
         assert images_of(collection) == [-2] * 20 + EXPECTED[:20]
@@ -163,11 +163,11 @@ def test_whether_people_wrote_any_caption_is_known_of_those_in_the_file_and_late
     path, documents = tmp_path / "index", [document(one) for one in NAMES]
     with collection_of(path, documents, dict.fromkeys(NAMES, X), captions) as models:
         assert opened(models).by_people(models.catalog)  # without a cache, they may have
-        caption_images.refresh(models.catalog)
+        matches.refresh(models.catalog)
         assert not opened(models).by_people(models.catalog)
         add_captions(models, 2)
         assert opened(models).by_people(models.catalog)  # too many to look up
-        monkeypatch.setattr(caption_images, "_LACKING", 2)
+        monkeypatch.setattr(matches, "_LACKING", 2)
         assert opened(models).by_people(models.catalog)
         execute(models, "UPDATE captions SET source = 'model:m' WHERE slot >= 40")
         assert not opened(models).by_people(models.catalog)
@@ -175,13 +175,13 @@ def test_whether_people_wrote_any_caption_is_known_of_those_in_the_file_and_late
 
 def test_where_people_wrote_one_caption_they_wrote_some(collection):
     execute(collection, "UPDATE captions SET source = 'model:m' WHERE slot != 17")
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     assert opened(collection).by_people(collection.catalog)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 128, 131, -1, -4])
 def test_a_file_that_is_cut_off_is_not_used(collection, keep):
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     path_of(collection).write_bytes(path_of(collection).read_bytes()[:keep])
     assert not len(opened(collection).known)
     assert images_of(collection) == EXPECTED
@@ -194,7 +194,7 @@ def test_a_file_of_something_else_is_not_used(collection, content):
 
 
 def test_damaged_entries_name_no_image_that_is_not_there(collection):
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     content = path_of(collection).read_bytes()
     damaged = np.array([20, 2**31 - 1, -7], "<i4").tobytes()
     path_of(collection).write_bytes(content[:128] + damaged + content[140:])
@@ -204,20 +204,20 @@ def test_damaged_entries_name_no_image_that_is_not_there(collection):
 def test_a_reader_of_an_earlier_state_does_not_use_the_later_file(collection):
     earlier = collection.catalog.array("captions")
     add_captions(collection, 3)
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     assert not len(CaptionImages.open(earlier, collection.catalog.array("vectors")).known)
 
 
 def test_few_captions_need_no_cache(collection, monkeypatch):
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 40))
-    caption_images.refresh(collection.catalog)
+    matches.refresh(collection.catalog)
     assert not path_of(collection).exists()
 
 
 def test_an_index_without_captions_has_no_cache(tmp_path):
     with collection_of(tmp_path / "empty", [document("a")], {"a": X}, ()) as empty:
-        caption_images.refresh(empty.catalog)
+        matches.refresh(empty.catalog)
         assert not path_of(empty).exists()
         assert images_of(empty, []) == []
 
@@ -227,8 +227,8 @@ def test_former_caches_are_removed(collection):
     old = collection.path / "captions-1.images"
     collection.finish()
     execute(collection, "UPDATE arrays SET generation = 2 WHERE name = 'captions'")
-    maintenance.remove_old_files(collection)
+    rebuilding.remove_old_files(collection)
     assert not old.exists()
     former.write_bytes(b"of nobody")  # no writer has begun that generation
-    maintenance.remove_old_files(collection)
+    rebuilding.remove_old_files(collection)
     assert former.exists()

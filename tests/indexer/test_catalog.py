@@ -10,11 +10,10 @@ from document_contract import DOCUMENTS, VECTOR, A
 from embedded_toys import collection_of
 
 from capsearch.engine.errors import IndexProblem, SchemaTooNew
-from capsearch.indexer.embedded.catalog import SqliteCatalog
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.filters import under
-from capsearch.indexer.embedded.schema import MIGRATIONS, SCHEMA, connect
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite.catalog import SqliteCatalog, under
+from capsearch.indexer.sqlite.schema import MIGRATIONS, SCHEMA, connect
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
 @pytest.fixture
@@ -97,8 +96,8 @@ def test_a_new_catalog_has_the_newest_schema_and_lists_its_migrations(tmp_path):
 def test_a_catalog_is_migrated_once(tmp_path, monkeypatch):
     connect(tmp_path / "catalog.sqlite", write=True).close()
     more = (*MIGRATIONS, ("a column more", "ALTER TABLE tags ADD COLUMN note TEXT;"))
-    monkeypatch.setattr("capsearch.indexer.embedded.schema.MIGRATIONS", more)
-    monkeypatch.setattr("capsearch.indexer.embedded.schema.SCHEMA", len(more))
+    monkeypatch.setattr("capsearch.indexer.sqlite.schema.MIGRATIONS", more)
+    monkeypatch.setattr("capsearch.indexer.sqlite.schema.SCHEMA", len(more))
     for _ in range(2):
         connection = connect(tmp_path / "catalog.sqlite", write=True)
         names = connection.execute("SELECT name FROM migrations ORDER BY number").fetchall()

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsearch.indexer.embedded import codes, nearest, pq, pq_file
-from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.nearest import ExactSearch
-from capsearch.indexer.embedded.pq import Codes
+from capsearch.indexer.sqlite import nearest
+from capsearch.indexer.sqlite import nearest as codes
+from capsearch.indexer.sqlite import nearest as pq
+from capsearch.indexer.sqlite import nearest as pq_file
+from capsearch.indexer.sqlite.arrays import VectorFile
+from capsearch.indexer.sqlite.nearest import Codes, ExactSearch
 
 ROWS = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
 FEW = 10  # rows that may lack a code

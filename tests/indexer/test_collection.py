@@ -11,20 +11,14 @@ import pytest
 from backend_contract import calibrated
 from old_schemas import downgrade
 
-from capsearch.encoders import models
-from capsearch.engine.errors import (
-    IndexBusy,
-    IndexEmpty,
-    IndexMissing,
-    ModelMismatch,
-    SchemaTooNew,
-)
+from capsearch.encoders.models import registry
+from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch, SchemaTooNew
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import nearest
-from capsearch.indexer.embedded.collection import Collection, default_index_path
-from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite import nearest
+from capsearch.indexer.sqlite.collection import Collection, default_index_path
+from capsearch.indexer.sqlite.schema import SCHEMA
 
 
 @pytest.fixture
@@ -98,7 +92,7 @@ def test_the_error_for_another_backbone_warns_that_every_image_is_encoded_again(
 def test_without_a_model_the_model_of_the_index_is_loaded(where, fake_model, monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        models, "load", lambda name=None: loaded.append(name) or fake_model, raising=False
+        registry, "load", lambda name=None: loaded.append(name) or fake_model, raising=False
     )
     Collection.open(where).close()
     Collection.create(where).close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.indexer.sources.dates import date_in_name, date_of_file, parsed_date
+from capsearch.indexer.sources.blocks import date_in_name, date_of_file, parsed_date
 from capsearch.indexer.sources.metadata import Metadata, dated
 
 NOON = datetime(2024, 1, 31, 12, 34, 56)

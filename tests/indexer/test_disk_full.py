@@ -16,10 +16,11 @@ from PIL import Image
 from capsearch.engine.errors import WriteFailed
 from capsearch.engine.query import Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import codes, nearest
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.thumbnails import thumbnail
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite import nearest
+from capsearch.indexer.sqlite import nearest as codes
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.thumbnails import thumbnail
 
 pytestmark = pytest.mark.skipif(os.name == "nt" or os.getuid() != 0, reason="only root can mount")
 
@@ -104,7 +105,7 @@ def test_the_command_line_says_it_in_one_line(disk, tmp_path):
     program = (
         "import conftest, sys; from capsearch.encoders import models; "
         "models.load = lambda name=None: conftest.build_fake_model(); "
-        "from capsearch.ui.cli import main; sys.exit(main(sys.argv[1:]))"
+        "from capsearch.ui.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     ran = subprocess.run(

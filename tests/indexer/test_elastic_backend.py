@@ -10,7 +10,7 @@ from elastic_toys import collection_in
 from enriched_contract import EnrichedContract
 
 from capsearch.indexer.elastic import backend as elastic
-from capsearch.indexer.elastic import matches, ranking, versions
+from capsearch.indexer.elastic import collection, requests, search
 from capsearch.indexer.elastic.client import Address, connect
 
 pytestmark = pytest.mark.elastic
@@ -25,7 +25,7 @@ class TestElastic(BackendContract, EnrichedContract):
         self.node, self.made = elastic_node, []
         yield
         for address in self.made:
-            versions.drop(connect(address, self.node.environment), address)
+            collection.drop(connect(address, self.node.environment), address)
 
     def build(self, documents, vectors, captions):
         address = Address.parse(f"{self.node.url}/contract-{next(_NUMBERS)}")
@@ -44,9 +44,9 @@ class TestStepByStep(TestElastic):
 
     @pytest.fixture(autouse=True)
     def _shallow(self, monkeypatch):
-        monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
-        monkeypatch.setattr(ranking, "MAX_DEPTH", 64)
-        monkeypatch.setattr(ranking, "FIRST_PART", 1)
+        monkeypatch.setattr(search, "MIN_DEPTH", 4)
+        monkeypatch.setattr(search, "MAX_DEPTH", 64)
+        monkeypatch.setattr(search, "FIRST_PART", 1)
         monkeypatch.setattr(elastic, "_PAGE", 50)
 
 
@@ -55,6 +55,6 @@ class TestWordsOfTooManyDocuments(TestElastic):
 
     @pytest.fixture(autouse=True)
     def _narrow(self, monkeypatch):
-        monkeypatch.setattr(matches, "MAX_WORD_HITS", 2)
-        monkeypatch.setattr(ranking, "MIN_DEPTH", 4)
-        monkeypatch.setattr(ranking, "MAX_DEPTH", 64)
+        monkeypatch.setattr(requests, "MAX_WORD_HITS", 2)
+        monkeypatch.setattr(search, "MIN_DEPTH", 4)
+        monkeypatch.setattr(search, "MAX_DEPTH", 64)

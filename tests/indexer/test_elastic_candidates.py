@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from backend_contract import CL, CM, ZERO, X, Y, calibrated
 
+from capsearch.engine.bounds import Candidates, Ranked
 from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights
 from capsearch.engine.query import EncodedQuery
-from capsearch.engine.settling import Candidates, Ranked
-from capsearch.indexer.elastic import matches, ranking, requests
-from capsearch.indexer.elastic.candidates import OVERSAMPLING, Finder, Listed
-from capsearch.indexer.elastic.mapping import MAX_RESULT_WINDOW
-from capsearch.indexer.elastic.matches import Matches, Words
+from capsearch.indexer.elastic import requests
+from capsearch.indexer.elastic import requests as matches
+from capsearch.indexer.elastic import search as ranking
+from capsearch.indexer.elastic.documents import MAX_RESULT_WINDOW
+from capsearch.indexer.elastic.requests import Matches, Words
+from capsearch.indexer.elastic.search import OVERSAMPLING, Finder, Listed
 
 ERROR = 1e-3
 OKAPI = Words("words", ("okapi",), (3.0,), 4.0, ("okapi",), 2, outside=0.25)

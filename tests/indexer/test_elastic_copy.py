@@ -12,14 +12,15 @@ from places import document
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.query import Query
 from capsearch.engine.records import Tag
-from capsearch.indexer import reviewing
-from capsearch.indexer.elastic import copy, versions
+from capsearch.indexer import enrichment
+from capsearch.indexer.elastic import collection as versions
+from capsearch.indexer.elastic import copy
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.collection import ElasticCollection, read_stats
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.enriched import EnrichedTable
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.enriched import EnrichedTable
 
 pytestmark = pytest.mark.elastic
 QUERIES = [
@@ -144,8 +145,8 @@ def described(tmp_path, describing_model, image_folder):
         index(collection, [image_folder])
         enrich(collection)
         captions = [document(collection, name).captions for name in ("blue.png", "green.jpg")]
-        reviewing.accept(collection, document(collection, "blue.png").record.id, captions[0][0])
-        reviewing.reject(collection, document(collection, "green.jpg").record.id, captions[1][1])
+        enrichment.accept(collection, document(collection, "blue.png").record.id, captions[0][0])
+        enrichment.reject(collection, document(collection, "green.jpg").record.id, captions[1][1])
         sure = replace(captions[0][2], confidence=0.375, source="model:other")
         tag = Tag("sea", "en", 0.625, "model:other", "sea")
         store = collection.store()
@@ -196,8 +197,8 @@ def test_what_people_said_in_a_cluster_survives_a_copy_over_it(
     with ElasticCollection.create(str(address), describing_model) as cluster:
         red = document(cluster, "red.png")
         english, chinese, _ = (one for one in red.captions if one.generated)
-        reviewing.correct(cluster, red.record.id, english, "a cat on a wall")
-        reviewing.reject(cluster, red.record.id, chinese)
+        enrichment.correct(cluster, red.record.id, english, "a cat on a wall")
+        enrichment.reject(cluster, red.record.id, chinese)
         said = document(cluster, "red.png")
         assert send(described, address).unchanged == 4  # nothing else has changed
         enrich(described, EnrichOptions(redo=True))  # other captions of blue.png

@@ -10,7 +10,7 @@ from backend_contract import CL, CM, ZERO, document, generated, said
 from elastic_toys import collection_in
 from embedded_toys import collection_of
 
-from capsearch.encoders import concepts
+from capsearch.encoders.text import concepts
 from capsearch.engine.fusion import (
     CalibratedEvidence,
     ConvexCombination,
@@ -19,11 +19,11 @@ from capsearch.engine.fusion import (
 )
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Filters, Tag
-from capsearch.indexer.elastic import ranking, requests, versions
+from capsearch.indexer.elastic import collection as versions
+from capsearch.indexer.elastic import requests, search
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect
-from capsearch.indexer.elastic.documents import whole
-from capsearch.indexer.elastic.mapping import ENRICHED_FIELDS, WHOLE
+from capsearch.indexer.elastic.documents import ENRICHED_FIELDS, WHOLE, whole
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import index
 
@@ -125,7 +125,7 @@ def nearly(value: float) -> object:
 @pytest.mark.parametrize("depth", [100, 200])  # int8 of three numbers is coarse
 @pytest.mark.parametrize("mode", FUSIONS)
 def test_the_best_ten_and_their_scores_are_those_of_an_index_folder(both, mode, depth, monkeypatch):
-    monkeypatch.setattr(ranking, "MIN_DEPTH", depth)
+    monkeypatch.setattr(search, "MIN_DEPTH", depth)
     embedded, cluster = both
     for number, query in enumerate(queries(FUSIONS[mode])):
         for filters in (Filters(), Filters(tags=("cat",)), Filters(written_by="models")):

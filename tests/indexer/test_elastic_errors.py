@@ -10,7 +10,7 @@ from elastic_toys import IDENTITY, collection_in, new_documents
 
 from capsearch.engine.errors import IndexMissing, IndexProblem, ModelMismatch, SchemaTooNew
 from capsearch.engine.fakes import FakeTextEncoder
-from capsearch.indexer.elastic import mapping, versions
+from capsearch.indexer.elastic import collection, documents
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.writer import ElasticWriter
@@ -23,7 +23,7 @@ TWO = [document("a"), document("b")]
 def address(elastic_node):
     made = Address.parse(f"{elastic_node.url}/errors")
     yield made
-    versions.drop(connect(made, elastic_node.environment), made)
+    collection.drop(connect(made, elastic_node.environment), made)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_a_self_signed_certificate(address, elastic_node):
 
 def test_a_collection_that_is_not_there(client, address):
     with pytest.raises(IndexMissing, match="capsearch index"):
-        versions.about(client, address)
+        collection.about_index(client, address)
     with pytest.raises(IndexMissing):
         len(ElasticBackend(client, address))
 
@@ -74,12 +74,14 @@ def test_a_collection_of_other_models_is_kept_until_the_next_version_is_publishe
 ):
     other = replace(IDENTITY, model="other", digest="another")
     with pytest.raises(ModelMismatch, match="--rebuild"):
-        versions.prepare(client, address, other)
-    index = versions.prepare(client, address, other, rebuild=True, replicas=0)
+        collection.prepare(client, address, other)
+    index = collection.prepare(client, address, other, rebuild=True, replicas=0)
     assert index == "errors-v2" and len(ElasticBackend(client, address)) == 2
-    assert versions.prepare(client, address, other, rebuild=True) == index  # a killed load goes on
-    versions.publish(client, address, index)
-    assert versions.current(client, address) == index
+    assert (
+        collection.prepare(client, address, other, rebuild=True) == index
+    )  # a killed load goes on
+    collection.publish(client, address, index)
+    assert collection.current(client, address) == index
     assert len(ElasticBackend(client, address)) == 0
     assert not client.indices.exists(index="errors-v1")
 
@@ -88,7 +90,7 @@ def test_an_index_of_somebody_else_is_left_alone(client, address):
     client.indices.create(index="errors")
     try:
         with pytest.raises(IndexProblem, match="did not make"):
-            versions.prepare(client, address, IDENTITY)
+            collection.prepare(client, address, IDENTITY)
     finally:
         client.indices.delete(index="errors")
 
@@ -104,7 +106,7 @@ def test_a_read_only_index(client, writer):
 def test_a_red_cluster(client, address):
     nowhere = {"index.routing.allocation.require.box": "none", "number_of_replicas": 0}
     client.indices.create(
-        index="errors-v1", settings=nowhere, mappings=mapping.mapping(IDENTITY),
+        index="errors-v1", settings=nowhere, mappings=documents.mapping(IDENTITY),
         wait_for_active_shards=0, aliases={"errors": {}},
     )  # fmt: skip
     with pytest.raises(IndexProblem, match="red"):
@@ -112,9 +114,9 @@ def test_a_red_cluster(client, address):
 
 
 def test_a_newer_schema(client, address, writer):
-    writer.describe(schema=mapping.SCHEMA + 1)
+    writer.describe(schema=documents.SCHEMA + 1)
     with pytest.raises(SchemaTooNew, match="upgrade"):
-        versions.prepare(client, address, IDENTITY)
+        collection.prepare(client, address, IDENTITY)
 
 
 def test_a_refused_document_is_named(client, writer):
@@ -158,7 +160,7 @@ def test_settings_are_relaxed_during_a_load_and_restored_also_after_a_killed_one
 
 
 def test_replicas_of_an_empty_collection_are_lowered_on_request_and_restored(client, address):
-    index = versions.prepare(client, address, IDENTITY, replicas=1)
+    index = collection.prepare(client, address, IDENTITY, replicas=1)
     writer = ElasticWriter(client, address, index, FakeTextEncoder().words)
     killed = writer.bulk_load(replicas=0)
     killed.__enter__()
@@ -171,15 +173,15 @@ def test_replicas_of_an_empty_collection_are_lowered_on_request_and_restored(cli
 
 def test_a_version_that_is_gone_is_not_made_again(client, address, writer):
     other = replace(IDENTITY, model="other", digest="another")
-    index = versions.prepare(client, address, other, rebuild=True, replicas=0)
-    versions.publish(client, address, index)
+    index = collection.prepare(client, address, other, rebuild=True, replicas=0)
+    collection.publish(client, address, index)
     with pytest.raises(IndexProblem, match="rebuilt or deleted in the meantime"):
         writer.upsert(new_documents([document("c")], {"c": X}, ()))
     assert not client.indices.exists(index=writer.index)
 
 
-CONCEPTS, PIPELINE = ("concepts", "labels"), tuple(mapping.PIPELINE_FIELDS)
-ENRICHED = tuple(mapping.ENRICHED_FIELDS)
+CONCEPTS, PIPELINE = ("concepts", "labels"), tuple(documents.PIPELINE_FIELDS)
+ENRICHED = tuple(documents.ENRICHED_FIELDS)
 
 
 @pytest.mark.parametrize("aliases", [{"errors": {}}, {}], ids=["published", "begun"])
@@ -195,18 +197,18 @@ ENRICHED = tuple(mapping.ENRICHED_FIELDS)
 def test_an_older_schema_gets_the_fields_it_lacks_when_it_is_written_to(
     client, address, schema, lacking, aliases
 ):
-    old, wanted = mapping.mapping(IDENTITY), mapping.mapping(IDENTITY)["properties"]
+    old, wanted = documents.mapping(IDENTITY), documents.mapping(IDENTITY)["properties"]
     for name in lacking:
         del old["properties"][name]
     if "concepts" in lacking:
         del old["properties"]["captions"]["properties"]["confidence"]
         del old["properties"]["tags"]["properties"]["concept"]
-    old["_meta"][mapping.META]["schema"] = schema
+    old["_meta"][documents.META]["schema"] = schema
     client.indices.create(
-        index="errors-v1", settings=mapping.settings(1, 0), mappings=old, aliases=aliases
+        index="errors-v1", settings=documents.settings(1, 0), mappings=old, aliases=aliases
     )
-    assert versions.prepare(client, address, IDENTITY) == "errors-v1"
-    assert versions.about(client, address, "errors-v1")["schema"] == mapping.SCHEMA
+    assert collection.prepare(client, address, IDENTITY) == "errors-v1"
+    assert collection.about_index(client, address, "errors-v1")["schema"] == documents.SCHEMA
     now = client.indices.get_mapping(index="errors-v1")["errors-v1"]["mappings"]["properties"]
     assert set(now) == set(wanted)
     for name in ("captions", "tags"):

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 from document_contract import DOCUMENTS
 
-from capsearch.encoders import concepts
+from capsearch.encoders.text import concepts
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Filters, Tag
+from capsearch.indexer.document import Entry
 from capsearch.indexer.elastic import documents, requests
-from capsearch.indexer.elastic.entry import Entry
-from capsearch.indexer.elastic.matches import broadest
+from capsearch.indexer.elastic.requests import broadest
 
 RECORD = DOCUMENTS[0].record
 CAT = Document(

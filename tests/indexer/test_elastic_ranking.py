@@ -10,14 +10,14 @@ import pytest
 from backend_contract import CL, CM, calibrated, document, generated, said
 from elastic_toys import IDENTITY, collection_in
 
-from capsearch.engine.fake_backend import FakeBackend
+from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.engine.vectors import as_document, as_query, unit
-from capsearch.indexer.elastic import requests, versions
+from capsearch.indexer.elastic import collection, requests
 from capsearch.indexer.elastic.backend import ElasticBackend
-from capsearch.indexer.elastic.candidates import OVERSAMPLING
 from capsearch.indexer.elastic.client import Address, connect
+from capsearch.indexer.elastic.search import OVERSAMPLING
 
 pytestmark = pytest.mark.elastic
 WIDTH, IMAGES, OKAPIS = 64, 2000, 90
@@ -75,7 +75,7 @@ def both(elastic_node, made):
     documents, vectors, captions = made
     by_id = {one.record.id: one for one in documents}
     yield FakeBackend(by_id, vectors, captions), Counting(client, address)
-    versions.drop(client, address)
+    collection.drop(client, address)
 
 
 def queries(number: int) -> np.ndarray:

@@ -12,10 +12,11 @@ pytest.importorskip("elasticsearch")
 
 from capsearch.engine.errors import IndexProblem, InvalidQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.elastic import bulk, client, matches, ranking
+from capsearch.indexer.elastic import client, requests, search
+from capsearch.indexer.elastic import client as bulk
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect
-from capsearch.indexer.elastic.mapping import MAX_RESULT_WINDOW
+from capsearch.indexer.elastic.documents import MAX_RESULT_WINDOW
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_a_cluster_that_stays_busy_is_an_error_that_says_so(fake, address, pause
     fake.refused = lambda image_id, attempt: 429 if image_id == "d1" else 0
     with pytest.raises(IndexProblem, match="refused document d1: es_rejected"):
         send(address, documents(2))
-    assert len(pauses) == bulk.RETRIES and max(pauses) <= bulk.MAX_BACKOFF_S
+    assert len(pauses) == bulk.BULK_RETRIES and max(pauses) <= bulk.MAX_BACKOFF_S
     fake.answers.extend([(429, BUSY)] * 100)
     with pytest.raises(IndexProblem, match="too much to do; try again later"):
         len(ElasticBackend(connect(address, {}), address))
@@ -84,9 +85,11 @@ def test_more_of_the_newest_than_an_answer_holds_are_refused(address):
 
 
 def test_words_that_too_many_documents_have_are_weighed_but_not_searched_by(monkeypatch):
-    assert 2 * ranking.MAX_DEPTH + 2 * matches.MAX_WORD_HITS <= MAX_RESULT_WINDOW
-    monkeypatch.setattr(matches, "MAX_WORD_HITS", 2_000)
-    words = matches.Words.of("words", ["cat", "sky", "sea"], [1_200, 900, 800], documents=1_000_000)
+    assert 2 * search.MAX_DEPTH + 2 * requests.MAX_WORD_HITS <= MAX_RESULT_WINDOW
+    monkeypatch.setattr(requests, "MAX_WORD_HITS", 2_000)
+    words = requests.Words.of(
+        "words", ["cat", "sky", "sea"], [1_200, 900, 800], documents=1_000_000
+    )
     assert words.rare == ("sea", "sky", "cat")  # 800 + 900 + 1,200 > 2,000
     assert (words.searched, words.documents) == (("sea", "sky"), 1_700)
     assert words.outside == words.weights[2] / sum(words.weights)

@@ -10,7 +10,7 @@ from elastic_folders import many_images
 from test_elastic_writers import documents, expected, start
 
 from capsearch.engine.query import Query
-from capsearch.indexer.elastic import versions
+from capsearch.indexer.elastic import collection as versions
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.collection import ElasticCollection
 from capsearch.indexer.pipeline import index

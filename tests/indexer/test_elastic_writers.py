@@ -15,11 +15,12 @@ from elastic_folders import many_images
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.query import Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.elastic import editing, versions
+from capsearch.indexer.elastic import collection as versions
+from capsearch.indexer.elastic import writer as editing
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.collection import ElasticCollection
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite.collection import Collection
 
 pytestmark = [pytest.mark.elastic, pytest.mark.skipif(os.name == "nt", reason="needs fork")]
 IMAGES, BATCH = 60, 4

@@ -13,12 +13,12 @@ from capsearch.engine.fakes import FakeCaptioner, FakeImageEncoder, FakeTagger
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Filters, Tag
-from capsearch.indexer.embedded import transfer
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.enriched import EnrichedTable
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite import transfer
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.enriched import EnrichedTable
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 TAGGER, CAPTIONER = "model:toy-tags@1", "model:toy-captions@1"
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from places import Place
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Filters
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import index

@@ -13,14 +13,14 @@ from PIL import Image
 
 from capsearch.engine.errors import IndexProblem
 from capsearch.engine.records import Caption, Document, ImageRecord, Tag
-from capsearch.indexer import exporting, reviewing
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.indexer import enrichment, exporting
+from capsearch.indexer import exporting as xmp_sidecars
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.exporting import Selection
 from capsearch.indexer.pipeline import index
-from capsearch.indexer.sources import xmp_sidecars
 from capsearch.indexer.sources.captions import read_captions
 from capsearch.indexer.sources.metadata import read_xmp_sidecar
+from capsearch.indexer.sqlite.collection import Collection
 
 SOURCE = "model:toy-captions@1"
 EVERYTHING = Selection()
@@ -177,7 +177,7 @@ class TestXmp:
         [blue] = [
             one for one in exporting.documents(described, EVERYTHING) if "blue" in one.record.path
         ]
-        reviewing.accept(described, blue.record.id, blue.captions[0])
+        enrichment.accept(described, blue.record.id, blue.captions[0])
         exporting.xmp_files(described, EVERYTHING, "lightroom")
         found = read_xmp_sidecar(image_folder / "blue.xmp")
         assert {one.text for one in found.captions} == {"a blue image"}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.facets import facets
-from capsearch.indexer.embedded.remembered import Remembered
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite.catalog import facets
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.manifest import Remembered
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 IMAGES = (
     # id, file, taken, captions, tags
@@ -93,7 +93,7 @@ def test_readers_take_the_counts_that_a_writer_stored(
     counted = facets(collection.catalog)
     with Collection.open(collection.path, fake_model) as reader:
         monkeypatch.setattr(
-            "capsearch.indexer.embedded.facets.facets", lambda catalog: pytest.fail("counted")
+            "capsearch.indexer.sqlite.catalog.facets", lambda catalog: pytest.fail("counted")
         )
         assert reader.backend.facets() == counted
         writer = CatalogWriter(collection.catalog)

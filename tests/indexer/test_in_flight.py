@@ -11,10 +11,10 @@ import pytest
 from index_contents import paths
 
 from capsearch.engine.fakes import FakeImageEncoder
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.in_flight import JOURNAL, TOOK_PROCESS_DOWN, DecodeJournal
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.prepare import JOURNAL, TOOK_PROCESS_DOWN, DecodeJournal
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite.collection import Collection
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 NAMES = [f"{n:02}.png" for n in range(12)]

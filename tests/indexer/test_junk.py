@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from capsearch.encoders.languages import normalise
+from capsearch.encoders.text.languages import normalise
 from capsearch.indexer.sources.junk import kind_of_junk
 from capsearch.indexer.sources.metadata import written_caption
 

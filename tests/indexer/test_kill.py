@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import FakeImageEncoder
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded import store
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.pipeline import IndexOptions, index
-from capsearch.indexer.progress import Progress
+from capsearch.indexer.pipeline import IndexOptions, Progress, index
+from capsearch.indexer.sqlite import store
+from capsearch.indexer.sqlite.collection import Collection
 
 IMAGES, BATCH, KILLS = 200, 8, 5
 TABLES = {  # without the numbers of rows

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded import store
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite import store
+from capsearch.indexer.sqlite.collection import Collection
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 QUERIES = ("red car", "一只红色的猫", "白い花", "black sea", "image")

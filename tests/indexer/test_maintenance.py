@@ -6,10 +6,10 @@ import pytest
 
 from capsearch.engine.fakes import COLOURS
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded import maintenance
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite import rebuilding
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 PRUNE = IndexOptions(prune=True)
 
@@ -58,7 +58,7 @@ def test_more_than_a_third_of_unused_rows_are_removed(collection, folder):
     delete(folder, "red", "blue", "green")  # 3 of 8
     index(collection, [folder], PRUNE)
     assert rows(collection) == {"features": 5, "vectors": 5, "captions": 5}
-    assert maintenance.used_slots(collection.catalog, "images").tolist() == [0, 1, 2, 3, 4]
+    assert rebuilding.used_slots(collection.catalog, "images").tolist() == [0, 1, 2, 3, 4]
     arrays = sorted(path.name for path in collection.path.glob("*-*.f*"))
     assert arrays == ["captions-2.f16", "features-2.f16", "vectors-2.f32"]
 
@@ -66,10 +66,10 @@ def test_more_than_a_third_of_unused_rows_are_removed(collection, folder):
 def test_compaction_changes_no_search_result(collection, folder, monkeypatch):
     delete(folder, "red", "blue", "green", "black")
     with monkeypatch.context() as patch:
-        patch.setattr(maintenance, "compact", lambda collection: None)
+        patch.setattr(rebuilding, "compact", lambda collection: None)
         index(collection, [folder], PRUNE)
     before = hits(collection)
-    maintenance.compact(collection)
+    rebuilding.compact(collection)
     assert rows(collection)["vectors"] == 4
     assert hits(collection) == before
 
@@ -88,7 +88,7 @@ def test_a_kill_during_compaction_leaves_a_valid_index(
     place = (
         (CatalogWriter, "set_array")
         if moment == "before the switch"
-        else (maintenance, "remove_old_files")
+        else (rebuilding, "remove_old_files")
     )
     with monkeypatch.context() as patch:
         patch.setattr(*place, die)

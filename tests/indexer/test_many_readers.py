@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import COLOURS
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite.collection import Collection
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 PRUNE, REBUILD = IndexOptions(prune=True, batch_size=2), IndexOptions(rebuild=True)

@@ -8,9 +8,8 @@ from unicodedata import normalize
 import pytest
 
 from capsearch.engine.records import Caption
-from capsearch.indexer.sources.captions import NamedCaption
-from capsearch.indexer.sources.matching import matched
-from capsearch.indexer.sources.unicode_names import spellings
+from capsearch.indexer.sources.captions import NamedCaption, matched
+from capsearch.indexer.sources.scan import spellings
 
 ROWS = (("/p/one/a.png", "A"), ("/p/two/a.png", "B"), ("/p/two/b.png", "C"), ("/q/b.png", "C"))
 

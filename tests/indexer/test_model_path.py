@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import IndexMissing, ModelMismatch
-from capsearch.indexer.embedded.collection import Collection, read_stats
-from capsearch.indexer.embedded.manifest import Identity
+from capsearch.indexer.sqlite.collection import Collection, read_stats
+from capsearch.indexer.sqlite.manifest import Identity
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> list[str | Non
         names.append(name)
         return replace(fake_model, path=Path(name)) if name and "/" in name else fake_model
 
-    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(registry, "load", load)
     return names
 
 

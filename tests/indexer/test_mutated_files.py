@@ -19,8 +19,8 @@ import pytest
 from image_bytes import saved
 from PIL import Image
 
-from capsearch.encoders.image_files import opened
-from capsearch.encoders.preprocess import decode_opened, squash
+from capsearch.encoders.images.open import opened
+from capsearch.encoders.images.preprocess import decode_opened, squash
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
 from capsearch.indexer.sources.captions import read_captions, read_sidecar
 from capsearch.indexer.sources.metadata import read_metadata

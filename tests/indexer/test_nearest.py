@@ -7,15 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from capsearch.indexer.embedded import nearest, pq
-from capsearch.indexer.embedded.arrays import as_float32
-from capsearch.indexer.embedded.nearest import (
-    CodeSearch,
-    ExactSearch,
-    GpuSearch,
-    coded,
-    exact_scores,
-)
+from capsearch.indexer.sqlite import nearest
+from capsearch.indexer.sqlite import nearest as pq
+from capsearch.indexer.sqlite.arrays import as_float32
+from capsearch.indexer.sqlite.nearest import CodeSearch, ExactSearch, GpuSearch, coded, exact_scores
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from capsearch.engine.errors import NotAnIndex, RootUnavailable
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
 
 STRANGERS = ("thesis.tmp", "embeddings-2024.f32", "features-2024.f16", "notes-1.f32", "x.faiss")
 

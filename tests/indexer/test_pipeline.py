@@ -11,9 +11,9 @@ from index_contents import counts, embedded, first, paths
 
 from capsearch.engine.errors import IndexProblem, RootUnavailable
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sources import scan as scanning
+from capsearch.indexer.sqlite.collection import Collection
 
 
 def test_a_folder_is_indexed_and_its_images_are_found(collection, image_folder):

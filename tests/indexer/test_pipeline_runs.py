@@ -10,9 +10,8 @@ from index_contents import captions, counts, embedded, first, paths
 
 from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.query import Query
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.pipeline import IndexOptions, index
-from capsearch.indexer.progress import Progress
+from capsearch.indexer.pipeline import IndexOptions, Progress, index
+from capsearch.indexer.sqlite.collection import Collection
 
 
 def test_progress_counts_the_changed_files(collection, image_folder):

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from capsearch.encoders import atomic
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import CapsearchError, IndexProblem
 from capsearch.engine.query import Query
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded import maintenance
-from capsearch.indexer.embedded.arrays import VectorFile
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.thumbnails import thumbnail, user_thumbnails
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite import rebuilding
+from capsearch.indexer.sqlite.arrays import VectorFile
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.thumbnails import thumbnail, user_thumbnails
 
 only_root = pytest.mark.skipif(os.name == "nt" or os.getuid() != 0, reason="only root can do this")
 PRUNE = IndexOptions(prune=True)
@@ -224,4 +224,4 @@ def test_thumbnails_of_images_that_left_are_deleted_and_nothing_else(collection,
     index(collection, [], PRUNE)
     assert not gone.exists()
     assert all(path.exists() for path in (*made.values(), *strangers))
-    assert maintenance.used_slots(collection.catalog, "images").tolist() == [0, 1, 3]
+    assert rebuilding.used_slots(collection.catalog, "images").tolist() == [0, 1, 3]

@@ -12,7 +12,7 @@ from capsearch.engine.fakes import FakeCaptioner
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.query import Query
 from capsearch.engine.records import Caption
-from capsearch.indexer import reviewing
+from capsearch.indexer import enrichment
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import IndexOptions, index
 
@@ -46,13 +46,13 @@ def texts(where, model, language="en") -> list[tuple[str, str]]:
 
 
 def test_an_accepted_caption_is_a_persons(where, describing_model, blue):
-    review(reviewing.accept, where, describing_model, blue, BLUE)
+    review(enrichment.accept, where, describing_model, blue, BLUE)
     assert texts(where, describing_model) == [("a blue image", "hand")]
     assert len(texts(where, describing_model, "ja")) == 1  # the others are the model's still
 
 
 def test_a_corrected_caption_replaces_the_generated_one_and_is_found(where, describing_model, blue):
-    review(reviewing.correct, where, describing_model, blue, BLUE, "a cat on a blue sofa")
+    review(enrichment.correct, where, describing_model, blue, BLUE, "a cat on a blue sofa")
     assert texts(where, describing_model) == [("a cat on a blue sofa", "hand")]
     with where.open(describing_model) as collection:
         hits = collection.engine().search(Query("cat", mode="cl")).hits
@@ -61,7 +61,7 @@ def test_a_corrected_caption_replaces_the_generated_one_and_is_found(where, desc
 
 
 def test_a_rejected_caption_goes_and_does_not_come_back(where, describing_model, blue):
-    review(reviewing.reject, where, describing_model, blue, BLUE)
+    review(enrichment.reject, where, describing_model, blue, BLUE)
     assert texts(where, describing_model) == []
     other = Enricher(captioner=FakeCaptioner("toy-captions@2"))
     for model in (describing_model, replace(describing_model, enricher=lambda: other)):
@@ -72,7 +72,7 @@ def test_a_rejected_caption_goes_and_does_not_come_back(where, describing_model,
 
 
 def test_people_decide_over_every_later_model(where, describing_model, blue):
-    review(reviewing.correct, where, describing_model, blue, BLUE, "the sea")
+    review(enrichment.correct, where, describing_model, blue, BLUE, "the sea")
     other = Enricher(captioner=FakeCaptioner("toy-captions@2"))
     model = replace(describing_model, enricher=lambda: other)
     with where.create(model) as collection:
@@ -84,7 +84,7 @@ def test_people_decide_over_every_later_model(where, describing_model, blue):
 def test_what_people_decided_survives_rebuilds_and_files_that_come_and_go(
     where, describing_model, blue, image_folder, image
 ):
-    review(reviewing.accept, where, describing_model, blue, BLUE)
+    review(enrichment.accept, where, describing_model, blue, BLUE)
     with where.create(describing_model) as collection:
         index(collection, [], IndexOptions(rebuild=True))
         (image_folder / "blue.png").unlink()
@@ -99,8 +99,8 @@ def test_what_people_decided_follows_an_edited_file(
     where, describing_model, blue, image_folder, image
 ):
     japanese = Caption("青の画像", "ja", SOURCE)
-    review(reviewing.accept, where, describing_model, blue, BLUE)
-    review(reviewing.reject, where, describing_model, blue, japanese)
+    review(enrichment.accept, where, describing_model, blue, BLUE)
+    review(enrichment.reject, where, describing_model, blue, japanese)
     image(image_folder / "blue.png", "blue", size=17)  # another content
     with where.create(describing_model) as collection:
         index(collection, [])
@@ -110,15 +110,15 @@ def test_what_people_decided_follows_an_edited_file(
 
 
 def test_a_caption_that_is_not_there_any_more_is_an_error(where, describing_model, blue):
-    review(reviewing.reject, where, describing_model, blue, BLUE)
-    for again in (reviewing.reject, reviewing.accept):
+    review(enrichment.reject, where, describing_model, blue, BLUE)
+    for again in (enrichment.reject, enrichment.accept):
         with pytest.raises(InvalidCaptions, match="no generated caption 'a blue image' any more"):
             review(again, where, describing_model, blue, BLUE)
 
 
 def test_an_empty_correction_changes_nothing(where, describing_model, blue):
     with pytest.raises(InvalidCaptions, match="at least two letters"):
-        review(reviewing.correct, where, describing_model, blue, BLUE, " ")
+        review(enrichment.correct, where, describing_model, blue, BLUE, " ")
     assert texts(where, describing_model) == [(BLUE.text, SOURCE)]
 
 

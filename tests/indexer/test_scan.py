@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 import pytest
 
-from capsearch.encoders import image_formats
+from capsearch.encoders.images import formats as image_formats
 from capsearch.engine.errors import RootUnavailable
 from capsearch.indexer.sources import scan as scanning
 from capsearch.indexer.sources.scan import Skipped, outermost, scan

@@ -9,11 +9,11 @@ from old_schemas import downgrade
 
 from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Filters, Tag
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.schema import SCHEMA
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
 @pytest.fixture
@@ -74,6 +74,6 @@ def test_links_are_made_anew_when_the_concept_table_changes(old, describing_mode
             writer.catalog.connection.execute("UPDATE tags SET concept = 'gone'")
         index(writer, [])
         assert tagged(writer, "cat") == 0  # linked with this table: nothing to do
-        monkeypatch.setattr("capsearch.encoders.concepts.version", lambda: "another")
+        monkeypatch.setattr("capsearch.encoders.text.concepts.version", lambda: "another")
         index(writer, [])
         assert tagged(writer, "cat") == 1

@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from capsearch.indexer.embedded.threads import Threads
+from capsearch.indexer.sqlite.nearest import Threads
 
 SCRIPT = """
 import threading, time
-from capsearch.indexer.embedded.threads import Threads
+from capsearch.indexer.sqlite.nearest import Threads
 threads = Threads(1)
 threads.submit(int).result()
 def late():

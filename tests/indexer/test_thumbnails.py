@@ -9,9 +9,9 @@ from PIL import Image
 
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import Filters, ImageRecord
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.indexer.embedded.thumbnails import thumbnail
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.thumbnails import thumbnail
 
 
 @pytest.fixture
@@ -53,9 +53,7 @@ def test_a_thumbnail_is_upright_and_no_larger_than_its_edge(collection, record):
 def test_a_thumbnail_is_inside_the_index_and_made_once(collection, record, monkeypatch):
     path = thumbnail(collection.path, record)
     assert path.is_relative_to(collection.path / "thumbnails")
-    monkeypatch.setattr(
-        "capsearch.indexer.embedded.thumbnails._write", lambda *_: pytest.fail("made again")
-    )
+    monkeypatch.setattr("capsearch.indexer.thumbnails._write", lambda *_: pytest.fail("made again"))
     assert thumbnail(collection.path, record) == path
 
 

@@ -29,11 +29,11 @@ def test_a_query_without_a_vector_looks_at_the_documents_with_its_words_only(tmp
     vectors = {one.record.id: np.ones(3, np.float32) for one in named}
     scored: list[int] = []
     with collection_of(tmp_path / "index", named, vectors, ()) as collection:
-        from capsearch.indexer.embedded import ranking
+        from capsearch.indexer.sqlite import search
 
-        real = ranking.Search.scored
+        real = search.Search.scored
         monkeypatch.setattr(
-            ranking.Search,
+            search.Search,
             "scored",
             lambda self, slots: scored.append(len(slots)) or real(self, slots),
         )

@@ -14,7 +14,7 @@ from PIL import Image
 
 from capsearch.engine.errors import RootUnavailable
 from capsearch.indexer.pipeline import IndexOptions, index
-from capsearch.indexer.vanished import MANY
+from capsearch.indexer.roots import MANY
 
 
 def fill(folder: Path, count: int, seed: int = 0) -> Path:

@@ -6,15 +6,15 @@ import pytest
 from backend_contract import X, calibrated, document, ids, said
 from embedded_toys import collection_of, index_words
 
-from capsearch.encoders.words import fold, keywords
+from capsearch.encoders.text.fold import fold, keywords
 from capsearch.engine.evidence import word_weight
 from capsearch.engine.fusion import SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag
-from capsearch.indexer.embedded import words
-from capsearch.indexer.embedded.catalog_writer import CatalogWriter
-from capsearch.indexer.embedded.words import WordCounts, match, tokens_of
 from capsearch.indexer.sources.scan import ImageFile
+from capsearch.indexer.sqlite import matches
+from capsearch.indexer.sqlite.matches import WordCounts, match, tokens_of
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_nothing_is_stale_after_the_words_were_indexed(collection):
 
 
 def test_of_a_very_long_query_the_rarest_words_count(collection, monkeypatch):
-    monkeypatch.setattr(words, "MAX_WORDS", 1)
+    monkeypatch.setattr(matches, "MAX_WORDS", 1)
     found = match(collection.catalog, ("red", "bus"), 2, WordCounts())
     numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
     assert set(found.weights) == {numbers["b"]}
@@ -166,13 +166,13 @@ def test_counts_are_made_once_for_each_revision(collection, monkeypatch):
 def test_counts_of_what_people_and_what_models_wrote_are_kept_apart(collection):
     counts = WordCounts()
     assert counts.of(collection.catalog, ("red",)) == {"red": 2}
-    assert counts.of(collection.catalog, ("red",), words.GENERATED) == {"red": 0}
+    assert counts.of(collection.catalog, ("red",), matches.GENERATED_KIND) == {"red": 0}
     assert counts.of(collection.catalog, ("red",)) == {"red": 2}
 
 
 def test_of_several_phrases_the_rarest_is_counted_up_to_a_limit(collection):
     def count(*phrases, limit=9):
-        return words.occurrences(collection.catalog, [one.split() for one in phrases], limit)
+        return matches.occurrences(collection.catalog, [one.split() for one in phrases], limit)
 
     assert count("red") == 2 and count("red", "bus") == 1 and count("red", "nowhere") == 0
     assert count("red", limit=1) == 1

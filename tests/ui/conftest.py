@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
-from capsearch.engine.evidence_model import EvidenceModel, KindWeights
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
+from capsearch.engine.evidence import EvidenceModel, KindWeights
 from capsearch.engine.fakes import FakeTextEncoder
-from capsearch.ui import page as page_module
-from capsearch.ui.cli import main
+from capsearch.ui.cli.main import main
+from capsearch.ui.web import page as page_module
 from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXES_VARIABLE
 
 # In a collection of four images nothing is added for its size.
@@ -52,7 +52,7 @@ _NUMBERS = count()
 @pytest.fixture
 def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
     """Makes every model name load the toy model."""
-    monkeypatch.setattr(models, "load", lambda name=None: fake_model)
+    monkeypatch.setattr(registry, "load", lambda name=None: fake_model)
     return fake_model
 
 
@@ -60,7 +60,7 @@ def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
 def calibrated(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
     """The toy model with TOY_EVIDENCE under every name: request it after `toy_models`."""
     model = replace(fake_model, text=FakeTextEncoder(evidence=TOY_EVIDENCE))
-    monkeypatch.setattr(models, "load", lambda name=None: model)
+    monkeypatch.setattr(registry, "load", lambda name=None: model)
     return model
 
 
@@ -119,7 +119,7 @@ def run_page(monkeypatch: pytest.MonkeyPatch) -> Opener:
 @pytest.fixture
 def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a collection in a real cluster, which is deleted afterwards."""
-    from capsearch.indexer.elastic import versions
+    from capsearch.indexer.elastic import collection
     from capsearch.indexer.elastic.client import Address, connect
 
     node = request.getfixturevalue("elastic_node")
@@ -127,4 +127,4 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.setenv(name, value)
     url = f"{node.url}/commands-{next(_NUMBERS)}"  # the page keeps what it has opened
     yield url
-    versions.drop(connect(Address.parse(url)), Address.parse(url))
+    collection.drop(connect(Address.parse(url)), Address.parse(url))

@@ -14,11 +14,11 @@ import pytest
 import torch
 from PIL import Image
 
-from capsearch.encoders.training.nn import efficientnet
-from capsearch.encoders.training.nn import w2vv as network
-from capsearch.encoders.training.nn.networks import NETWORKS
+from capsearch.encoders.train import efficientnet
+from capsearch.encoders.train import w2vv as network
+from capsearch.encoders.train.backbone import NETWORKS
 from capsearch.engine.fakes import colour_image
-from capsearch.ui.cli import main
+from capsearch.ui.cli.main import main
 
 COLOURS = {
     "red": ("a red wall", "红色的墙", "赤い壁"),

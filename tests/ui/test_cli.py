@@ -10,8 +10,8 @@ import click
 import pytest
 
 from capsearch.engine import errors
-from capsearch.ui import cli
-from capsearch.ui.cli import COMMANDS, main
+from capsearch.ui.cli import main as cli
+from capsearch.ui.cli.main import COMMANDS, main
 
 HEAVY = ("torch", "streamlit", "faiss", "onnxruntime", "PIL", "rich", "pandas", "gensim")
 
@@ -34,13 +34,15 @@ def test_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]
 
 
 def test_help_imports_nothing_heavy() -> None:
-    loaded = modules_after("from capsearch.ui.cli import main; main(['--help'])")
+    loaded = modules_after("from capsearch.ui.cli.main import main; main(['--help'])")
     assert loaded & set(HEAVY) == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_imports_neither_torch_nor_streamlit(name: str) -> None:
-    loaded = modules_after(f"from capsearch.ui.cli import main; assert main(['{name}', '-h']) == 0")
+    loaded = modules_after(
+        f"from capsearch.ui.cli.main import main; assert main(['{name}', '-h']) == 0"
+    )
     assert loaded & {"torch", "streamlit"} == set()
 
 
@@ -48,7 +50,7 @@ def test_a_query_with_the_shipped_models_imports_neither_torch_nor_streamlit(
     image_folder: Path, tmp_path: Path
 ) -> None:
     index = f"'--index', {str(tmp_path / 'index')!r}"
-    script = "from capsearch.ui.cli import main; "
+    script = "from capsearch.ui.cli.main import main; "
     modules_after(f"{script}assert main(['index', {str(image_folder)!r}, {index}]) == 0")
     loaded = modules_after(f"{script}assert main(['query', 'red', '--json', {index}]) == 0")
     assert loaded & {"torch", "streamlit", "pandas", "gensim", "matplotlib"} == set()
@@ -135,7 +137,7 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_console_script_runs_in_its_own_process(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from capsearch.ui.cli import run; run()", "info"],
+        [sys.executable, "-c", "from capsearch.ui.cli.main import run; run()", "info"],
         env={"CAPSEARCH_INDEX": str(tmp_path / "none"), "PATH": ""},
         capture_output=True,
         text=True,

@@ -13,9 +13,9 @@ pytest.importorskip("gensim")
 
 from small_training import COLOURS, record, workshop, write_split
 
-from capsearch.encoders.evidence import StoredEvidence
+from capsearch.encoders.models.calibration import StoredEvidence
 from capsearch.engine.vectors import strip_bias
-from capsearch.ui.cli import main
+from capsearch.ui.cli.main import main
 
 __all__ = ["workshop"]  # a fixture
 

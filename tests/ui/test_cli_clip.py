@@ -16,11 +16,11 @@ pytest.importorskip("gensim")
 from small_clip import needs_open_clip
 from small_training import COLOURS, record, write_data, write_split
 
-from capsearch.encoders import models
-from capsearch.encoders.calibration import scenarios
-from capsearch.encoders.clip import export as exporting
-from capsearch.encoders.training.nn import w2vv as network
-from capsearch.ui.cli import main
+from capsearch.encoders.calibrate import scenarios
+from capsearch.encoders.models import registry
+from capsearch.encoders.train import clip_export as exporting
+from capsearch.encoders.train import w2vv as network
+from capsearch.ui.cli.main import main
 
 pytestmark = needs_open_clip
 Command = Callable[..., tuple[int, str, str]]
@@ -78,7 +78,7 @@ def test_another_model_is_refused_with_the_command_that_moves_the_collection(
     assert code == 2 and "`capsearch index --model trio-fast --rebuild`" in err
     code, _, err = command("index", "--model", "trio-fast", "--rebuild")
     assert code == 0, err
-    assert models.load("trio-fast").digest in command("info", "--json")[1]
+    assert registry.load("trio-fast").digest in command("info", "--json")[1]
 
 
 def test_calibrate_fits_penalties_and_probabilities_and_a_rebuild_reuses_features(
@@ -86,12 +86,12 @@ def test_calibrate_fits_penalties_and_probabilities_and_a_rebuild_reuses_feature
 ) -> None:
     data = str(tmp_path / "data")
     assert command("index", data, "--model", "small")[0] == 0
-    before = models.load("small")
+    before = registry.load("small")
     cache = ["--cache", str(tmp_path / "cache")]
     for again in (False, True):
         code, _, err = command("calibrate", "--model", "small", "--data", data, *cache)
         assert code == 0, (again, err)
-        after = models.load("small")
+        after = registry.load("small")
         assert after.digest != before.digest and after.image.digest == before.image.digest
     code, _, err = command("query", "a red wall", "--model", "small")
     assert code == 2 and "images are not encoded again" in err
@@ -135,7 +135,7 @@ def test_text_encoders_are_taught_by_a_teacher_and_then_search_without_its_text_
     card = json.loads(out)
     assert (card["backbone"], card["dimension"]) == ("small", 32)
     assert card["training"]["captions"] == {"en": 31, "zh": 31, "ja": 30}
-    student, teacher = models.load("student"), models.load("small")
+    student, teacher = registry.load("student"), registry.load("small")
     assert student.image.digest == teacher.image.digest
     assert command("index", str(tmp_path / "data"), "--model", "student")[0] == 0
     (tmp_path / "models" / "small" / "text.onnx").unlink()
@@ -172,13 +172,13 @@ def test_export_reports_the_folder_the_parity_and_how_to_use_it(
 def test_benchmark_measures_models_beside_the_built_in_one(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capsearch.benchmarks import models as measuring
+    from capsearch.benchmarks import speed as measuring
 
     monkeypatch.setattr(measuring, "ProcessPoolExecutor", Here)
     code, out, err = command("models", "benchmark", "small", "--repeats", "1", "--json")
     assert code == 0, err
     built_in, small = json.loads(out)["models"]
-    assert (built_in["name"], small["name"]) == (models.DEFAULT_MODEL, "small")
+    assert (built_in["name"], small["name"]) == (registry.DEFAULT_MODEL, "small")
     assert small["images_per_second"] > 0 and set(small["query_ms"]) == {"en", "zh", "ja"}
     assert small["memory_mb"] is None or small["memory_mb"] > 50
 

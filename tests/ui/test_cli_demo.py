@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capsearch.engine.errors import DataProblem
-from capsearch.ui import demo
+from capsearch.ui.cli import demo
 
 
 def test_every_query_of_the_demo_finds_its_image_first(

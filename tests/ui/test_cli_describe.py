@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 
 Run = Callable[..., "Ran"]  # noqa: F821 - tests/ui/conftest.py
 
@@ -17,7 +17,7 @@ Run = Callable[..., "Ran"]  # noqa: F821 - tests/ui/conftest.py
 @pytest.fixture
 def describing(run: Run, describing_model: Model, monkeypatch: pytest.MonkeyPatch) -> Model:
     """Every model name loads the toy model with a tagger and a captioner."""
-    monkeypatch.setattr(models, "load", lambda name=None: describing_model)
+    monkeypatch.setattr(registry, "load", lambda name=None: describing_model)
     return describing_model
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.encoders.image_files import MAX_PIXELS
-from capsearch.encoders.models import Model
+from capsearch.encoders.images.open import MAX_PIXELS
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 from capsearch.indexer import pipeline, prepare
-from capsearch.ui.commands.index import MAX_MEGAPIXELS
-from capsearch.ui.commands.interrupt import stop_on_interrupt
+from capsearch.ui.cli.index import MAX_MEGAPIXELS
+from capsearch.ui.cli.progress import stop_on_interrupt
 
 Run = Callable[..., Any]
 
@@ -146,7 +146,7 @@ def test_an_index_keeps_the_model_it_was_made_with(
         loaded.append(name)
         return toy_models
 
-    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(registry, "load", load)
     assert run("index", indexed).code == 0
     assert loaded == [toy_models.name]
 

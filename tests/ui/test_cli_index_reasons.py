@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders import image_formats
-from capsearch.encoders.pixel_budget import DEFAULT_PIXELS
+from capsearch.encoders.images import formats
+from capsearch.encoders.images.open import DEFAULT_PIXELS
 from capsearch.indexer import pipeline
-from capsearch.indexer.progress import Progress
+from capsearch.indexer.pipeline import Progress
 from capsearch.indexer.sources import scan as scanning
 from capsearch.indexer.sources.scan import Skipped
-from capsearch.ui.output.skipped import skipped_lines
+from capsearch.ui.cli.index import skipped_lines
 
 Run = Callable[..., Any]
 
@@ -24,7 +24,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def thousand_heic(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The images, and a thousand in a format whose decoder is not installed."""
-    monkeypatch.setattr(image_formats, "_installed", lambda package: False)
+    monkeypatch.setattr(formats, "_installed", lambda package: False)
     for number in range(1000):
         (image_folder / f"IMG_{number:04}.HEIC").write_bytes(b"x")
     return image_folder

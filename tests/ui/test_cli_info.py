@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import UnknownModel
 
 Run = Callable[..., Any]
@@ -44,7 +44,7 @@ def test_info_without_the_model_shows_everything_else_and_names_it(
     def load(name: str | None = None) -> None:
         raise UnknownModel(f"no text model called '{name}'; there is: trio")
 
-    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(registry, "load", load)
     ran = run("info", "--json")
     assert ran.code == 0
     assert (ran.json["images"], ran.json["model"]) == (4, "fake")
@@ -55,7 +55,7 @@ def test_info_without_the_model_shows_everything_else_and_names_it(
 def test_info_names_a_model_that_has_changed(
     indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch, make_model: Callable[..., Model]
 ) -> None:
-    monkeypatch.setattr(models, "load", lambda name=None: make_model(turn=1))
+    monkeypatch.setattr(registry, "load", lambda name=None: make_model(turn=1))
     problem = run("info", "--json").json["model_problem"]
     assert "fake@digest-of-toy-0, but fake is now @digest-of-toy-1" in problem
 
@@ -68,12 +68,12 @@ def test_info_has_no_warning_if_the_model_is_there(indexed: Path, run: Run) -> N
 def test_models_names_the_one_default(run: Run) -> None:
     listed = run("models", "--json").json
     [default] = [one for one in listed if one["default"]]
-    assert default["name"] == models.DEFAULT_MODEL
+    assert default["name"] == registry.DEFAULT_MODEL
     assert default["built_in"] is True
     assert set(default["languages"]) == {"en", "zh", "ja"}
 
 
 def test_models_marks_the_default_with_a_star(run: Run) -> None:
     ran = run("models")
-    assert f"{models.DEFAULT_MODEL} *" in ran.out
+    assert f"{registry.DEFAULT_MODEL} *" in ran.out
     assert "your own models" in ran.err

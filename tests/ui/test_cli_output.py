@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 from capsearch.engine.errors import CapsearchError
-from capsearch.indexer.progress import Progress
-from capsearch.ui import cli
-from capsearch.ui.output.progress import plain_lines, progress_bar
-from capsearch.ui.output.terminal import aligned, human_bytes, print_json, printable
+from capsearch.indexer.pipeline import Progress
+from capsearch.ui.cli import main
+from capsearch.ui.cli.progress import plain_lines, progress_bar
+from capsearch.ui.cli.terminal import aligned, print_json
+from capsearch.ui.values import human_bytes, printable
 
 
 def test_columns_line_up_where_han_is_two_cells_wide() -> None:
@@ -81,15 +82,15 @@ def test_escape_sequences_in_errors_do_not_reach_the_terminal(
     def fail(*arguments: object, **options: object) -> None:
         raise raised
 
-    monkeypatch.setattr(cli.cli, "main", fail)
-    assert cli.main(["info"]) == 2
+    monkeypatch.setattr(main.cli, "main", fail)
+    assert main.main(["info"]) == 2
     shown = capsys.readouterr().err
     assert "\ufffd" in shown or "\\x1b" in shown  # OSError quotes its file name
     assert not {"\x1b", "\x07"} & set(shown)
 
 
 def test_a_usage_error_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["query", "--no-such-option"]) == 2
+    assert main.main(["query", "--no-such-option"]) == 2
     assert capsys.readouterr().err.splitlines()[0] == "Usage: capsearch query [OPTIONS] [TEXT]"
 
 

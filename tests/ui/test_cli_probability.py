@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import SearchResult, Unit
-from capsearch.ui.output.hits import no_hits
-from capsearch.ui.output.scores import score_text
+from capsearch.ui.cli.hits import no_hits
+from capsearch.ui.values import score_text
 
 Run = Callable[..., Any]
 PLAIN_HEADINGS = ["rank", "score", "CM", "CL", "path", "caption"]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders.models import Model
-from capsearch.indexer.embedded.collection import CATALOG, Collection
-from capsearch.ui.commands.options import first_day, last_day
+from capsearch.encoders.models.registry import Model
+from capsearch.indexer.sqlite.collection import CATALOG, Collection
+from capsearch.ui.cli.options import first_day, last_day
 
 Run = Callable[..., Any]
 
@@ -91,7 +91,7 @@ def test_a_terminal_gets_a_link_to_each_file(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("capsearch.ui.output.hits._on_terminal", lambda: True)
+    monkeypatch.setattr("capsearch.ui.cli.hits._on_terminal", lambda: True)
     assert (indexed / "red.png").as_uri() in run("query", "red").out
 
 

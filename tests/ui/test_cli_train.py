@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsearch.encoders import models
+from capsearch.encoders.models import registry
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.vectors import strip_bias
-from capsearch.ui.cli import main
-from capsearch.ui.commands.train import command as train_command
+from capsearch.ui.cli.main import main
+from capsearch.ui.cli.train import command as train_command
 
 pytest.importorskip("torch")
 pytest.importorskip("gensim")
@@ -31,9 +31,9 @@ from small_training import (
     write_split,
 )
 
-from capsearch.encoders.training.fit.names import PER_IMAGE
-from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.runs import text_run
+from capsearch.encoders.train import text_run
+from capsearch.encoders.train.corpus import PER_IMAGE
+from capsearch.encoders.train.trainer import Trainer
 
 __all__ = ["train", "workshop"]  # fixtures
 
@@ -67,7 +67,7 @@ def test_the_card_records_the_model_and_its_training(train: Command, workshop: P
     assert card["training"]["captions"] == {"en": 30, "ja": 30}
     assert "CC0" in card["licence"]
     assert set(card["served_mrr"]) == set(card["clm_weights"]) == {"en", "ja"}
-    model = models.load("carded")
+    model = registry.load("carded")
     assert model.digest == card["digest"]
     assert model.image.digest == card["backbone_digest"]
     assert not list(workshop.glob("models/*.checkpoint.safetensors"))
@@ -92,7 +92,7 @@ def test_the_text_encoders_of_a_model_are_fine_tuned(train: Command) -> None:
     arguments = ["--from", "first", "--lr", "1e-4", "--epochs", "1", "--name", "second"]
     code, out, err = train("text", *arguments, "--json")
     assert code == 0, err
-    before, after = models.load("first"), models.load("second")
+    before, after = registry.load("first"), registry.load("second")
     card = json.loads(out)
     assert card["started_from"] == f"first@{before.digest}"
     assert card["backbone"] == "small-cap"
@@ -114,7 +114,7 @@ def test_a_model_is_fine_tuned_on_captions_of_one_language(
     code, out, err = train("text", *arguments, "--name", "english", "--json", data=tmp_path)
     assert code == 0, err
     assert json.loads(out)["languages"] == ["en", "zh", "ja"]
-    assert models.load("english").text.encode(["赤い壁"], "ja").visual.shape[0] == 1
+    assert registry.load("english").text.encode(["赤い壁"], "ja").visual.shape[0] == 1
 
 
 def test_a_model_is_fine_tuned_in_its_own_space(train: Command) -> None:
@@ -128,7 +128,7 @@ def test_another_backbone_joins_an_existing_space(train: Command) -> None:
     arguments = ["--text", "host", "--name", "joined", "--epochs", "1"]
     code, _, err = train("projection", *arguments)
     assert code == 0, err
-    own, joined = models.load("host"), models.load("joined")
+    own, joined = registry.load("host"), registry.load("joined")
     assert joined.digest != own.digest
     for one, other in (("a red wall", "en"), ("红色的墙", "zh")):
         mine, theirs = (model.text.encode([one], other).visual for model in (own, joined))
@@ -150,7 +150,7 @@ def test_a_model_serves_images_like_those_that_will_be_searched(
     assert train("text", "--name", "plain", *settings)[0] == 0
     code, _, err = train("text", "--name", "moved", *settings, "--like", str(dark))
     assert code == 0, err
-    plain, moved = models.load("plain"), models.load("moved")
+    plain, moved = registry.load("plain"), registry.load("moved")
     assert plain.digest != moved.digest
     assert "10 images" in str(moved.card["image_offset"])
     bright, darker = (
@@ -184,7 +184,7 @@ def test_a_resumed_run_makes_the_same_model(
     code, _, err = train("text", *options, "--name", "halves", "--resume")
     assert code == 0, err
     assert "epoch 1 " not in err
-    assert models.load("halves").digest == models.load("whole").digest
+    assert registry.load("halves").digest == registry.load("whole").digest
 
 
 def test_a_run_whose_model_cannot_be_written_can_be_resumed(

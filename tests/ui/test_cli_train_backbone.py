@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders.models import model_folder, registry
 from capsearch.engine.vectors import strip_bias
-from capsearch.ui.cli import main
+from capsearch.ui.cli.main import main
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
 from small_training import Command, train, workshop  # noqa: E402
 
-from capsearch.encoders.training.fit.trainer import Trainer  # noqa: E402
-from capsearch.encoders.training.nn import backbone  # noqa: E402
-from capsearch.encoders.training.runs.import_weights import load_upper_blocks  # noqa: E402
-from capsearch.encoders.training.runs.initial_weights import find_initial_weights  # noqa: E402
+from capsearch.encoders.train import backbone  # noqa: E402
+from capsearch.encoders.train.backbone import find_initial_weights  # noqa: E402
+from capsearch.encoders.train.export import load_upper_blocks  # noqa: E402
+from capsearch.encoders.train.trainer import Trainer  # noqa: E402
 
 __all__ = ["train", "workshop"]  # fixtures
 
@@ -28,11 +28,11 @@ __all__ = ["train", "workshop"]  # fixtures
 def test_a_backbone_comes_with_its_text_encoders(
     train: Command, workshop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    backbone_folder = models.find("small-cap", "backbone")
-    text_folder = models.find("small-cap-text", "text")
+    backbone_folder = registry.find("small-cap", "backbone")
+    text_folder = registry.find("small-cap-text", "text")
     assert backbone_folder.parent == text_folder.parent == workshop / "models"
-    model = models.load("small-cap-text")
-    assert model.image.digest == models.load_backbone("small-cap").digest
+    model = registry.load("small-cap-text")
+    assert model.image.digest == registry.load_backbone("small-cap").digest
     index = ["--index", str(tmp_path / "index")]
     assert main(["index", str(workshop / "data"), "--model", "small-cap-text", *index]) == 0
     assert main(["query", "a red wall", "--json", *index]) == 0
@@ -79,13 +79,13 @@ def test_a_run_interrupted_in_its_frozen_epochs_can_be_resumed(
 
 
 def test_an_existing_text_model_is_never_overwritten(train: Command, workshop: Path) -> None:
-    before = models.load("small-cap-text").digest
+    before = registry.load("small-cap-text").digest
     code, _, err = train(
         "backbone", "--from", "lite0", "--name", "x", "--text-name", "small-cap-text"
     )
     assert code == 2
     assert "small-cap-text holds a model already" in err
-    assert models.load("small-cap-text").digest == before
+    assert registry.load("small-cap-text").digest == before
     code, _, err = train("backbone", "--from", "lite0", "--name", "x", "--text-name", "x")
     assert code == 2
     assert "need two names" in err
@@ -99,8 +99,8 @@ def test_an_existing_model_can_be_fine_tuned_further(
         "backbone", "--from", "small-cap-text", "--epochs", "1", "--name", name, *more
     )
     assert code == 0, err
-    before, after = models.load("small-cap-text"), models.load(f"{name}-text")
-    started = model_folder.read_card(models.find(name, "backbone"))["started_from"]
+    before, after = registry.load("small-cap-text"), registry.load(f"{name}-text")
+    started = model_folder.read_card(registry.find(name, "backbone"))["started_from"]
     assert started == f"small-cap-text@{before.digest} and small-cap@{before.image.digest}"
     # One epoch changes the vectors only a little.
     one, other = (strip_bias(m.text.encode(["a red wall"], "en").visual) for m in (before, after))
@@ -118,7 +118,7 @@ def test_imported_weights_give_the_served_features(workshop: Path) -> None:
         imported = load_upper_blocks(initial.backbone, lower).eval()(
             torch.from_numpy(values.astype(np.float32))
         )
-    served = models.load_backbone("small-cap").features(list(images))
+    served = registry.load_backbone("small-cap").features(list(images))
     # float16 activations lie in between; some features of a random network hardly vary.
     assert np.median(np.abs(imported.numpy() - served)) < 0.05 * np.median(np.abs(served))
 
@@ -139,7 +139,7 @@ def test_without_epochs_the_backbone_stays_pretrained(train: Command) -> None:
     code, _, err = train("backbone", *arguments, "--frozen-epochs", "1", "--name", "plain")
     assert code == 0, err
     assert "pretrained" in str(
-        model_folder.read_card(models.find("plain", "backbone"))["description"]
+        model_folder.read_card(registry.find("plain", "backbone"))["description"]
     )
     code, _, err = train("backbone", *arguments, "--frozen-epochs", "0", "--name", "nothing")
     assert code == 2

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders import models
-from capsearch.ui.cli import main
-from capsearch.ui.commands.train import command as train_command
+from capsearch.encoders.models import registry
+from capsearch.ui.cli.main import main
+from capsearch.ui.cli.train import command as train_command
 
 pytest.importorskip("torch")
 pytest.importorskip("gensim")
@@ -18,8 +18,8 @@ pytest.importorskip("pycocoevalcap")
 
 from small_training import Command, train, workshop
 
-from capsearch.encoders.captioners import metrics
-from capsearch.encoders.training.fit.loop import TrainingLoop
+from capsearch.encoders.train import caption_metrics
+from capsearch.encoders.train.loop import TrainingLoop
 
 __all__ = ["train", "workshop"]  # fixtures
 SMALL_CAPTIONER = ["--width", "64", "--layers", "1", "--epochs", "2", "--beam", "2"]
@@ -28,7 +28,7 @@ SMALL_CAPTIONER = ["--width", "64", "--layers", "1", "--epochs", "2", "--beam", 
 @pytest.fixture(scope="module", autouse=True)
 def without_java() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "has_java", lambda: False)
+        patch.setattr(caption_metrics, "has_java", lambda: False)
         yield
 
 
@@ -53,8 +53,8 @@ def captioner(train: Command, tagger: str, workshop: Path) -> str:
 
 
 def test_what_is_trained_describes_images_of_its_backbone(captioner: str, workshop: Path) -> None:
-    backbone = models.load_backbone("small-cap")
-    enricher = models.find_enricher(backbone.digest)
+    backbone = registry.load_backbone("small-cap")
+    enricher = registry.find_enricher(backbone.digest)
     assert enricher.tagger is not None and enricher.captioner is not None
     from PIL import Image
 
@@ -250,8 +250,8 @@ def test_each_training_and_benchmark_explains_itself(
 
 
 def test_a_model_without_a_log_has_no_curve(tmp_path: Path) -> None:
-    from capsearch.benchmarks.curves import trained_model
-    from capsearch.encoders import model_folder
+    from capsearch.benchmarks.report import trained_model
+    from capsearch.encoders.models import model_folder
     from capsearch.engine.errors import DataProblem
 
     model_folder.write_card(tmp_path, {"kind": "tagger", "name": "bare"})
@@ -262,7 +262,7 @@ def test_a_model_without_a_log_has_no_curve(tmp_path: Path) -> None:
 def test_a_data_set_without_validation_captions_is_named(
     train: Command, workshop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capsearch.encoders.training.runs import caption_run
+    from capsearch.encoders.train import caption_run
 
     monkeypatch.setattr(caption_run, "references_of", lambda data, languages: {})
     code, _, err = train("caption", "--name", "never", *SMALL_CAPTIONER)

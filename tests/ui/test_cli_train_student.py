@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsearch.encoders import model_folder, models
+from capsearch.encoders.models import model_folder, registry
 from capsearch.engine.fakes import colour_image
 from capsearch.engine.vectors import strip_bias
-from capsearch.ui.cli import main
+from capsearch.ui.cli.main import main
 
 pytest.importorskip("torch")
 pytest.importorskip("gensim")
 
 from small_training import COLOURS, Command, common, train, workshop, write_data, write_split
 
-from capsearch.encoders.training.fit.trainer import Trainer
-from capsearch.encoders.training.nn.networks import NETWORKS
+from capsearch.encoders.train.backbone import NETWORKS
+from capsearch.encoders.train.trainer import Trainer
 
 __all__ = ["train", "workshop"]  # fixtures
 
@@ -38,7 +38,7 @@ def arguments(teacher: str, name: str, *more: str) -> list[str]:
 
 
 def card_of(name: str) -> dict[str, Any]:
-    return dict(model_folder.read_card(models.find(name, "text")))
+    return dict(model_folder.read_card(registry.find(name, "text")))
 
 
 def test_a_student_has_the_text_encoders_of_its_teacher(
@@ -49,14 +49,14 @@ def test_a_student_has_the_text_encoders_of_its_teacher(
     assert code == 0, err
     assert out == f"{workshop / 'models' / 'pupil-words'}\n"
     assert "--model pupil-words --rebuild" in err
-    card, taught = card_of("pupil-words"), models.load(teacher)
+    card, taught = card_of("pupil-words"), registry.load(teacher)
     assert (card["text"], card["text_digest"]) == (teacher, taught.digest)
     assert (card["backbone"], card["teacher"]) == ("pupil", f"teacher@{taught.digest}")
     assert card["training"]["images"] == 30
-    student = models.load("pupil-words")
+    student = registry.load("pupil-words")
     one, other = (strip_bias(m.text.encode(["红色的墙"], "zh").visual) for m in (taught, student))
     np.testing.assert_array_equal(one, other)
-    made = model_folder.read_card(models.find("pupil", "backbone"))
+    made = model_folder.read_card(registry.find("pupil", "backbone"))
     assert made["architecture"] == NETWORKS["lite0"].title
     assert made["description"] == "lite0, upper blocks distilled from teacher"
     assert not list(workshop.glob("models/*.checkpoint.safetensors"))
@@ -74,7 +74,7 @@ def test_a_student_comes_near_its_teachers_image_vectors(train: Command, teacher
     walls = [np.kron(colour_image(one), np.ones((8, 8, 1), np.uint8)) for one in COLOURS]
     taught, near = (
         strip_bias(model.image.project(model.image.features(walls)))
-        for model in (models.load(teacher), models.load("near-text"))
+        for model in (registry.load(teacher), registry.load("near-text"))
     )
     cosines = taught @ near.T  # (5, 5): the same colour on the diagonal
     assert cosines.diagonal().min() > 0.95
@@ -96,11 +96,11 @@ def test_labelled_images_and_a_teacher_that_shares_text_encoders(
     code, out, err = train(*arguments("sharing", "named", *more))
     assert code == 0, err
     card = json.loads(out)
-    assert (card["text"], card["text_digest"]) == (teacher, models.load(teacher).digest)
+    assert (card["text"], card["text_digest"]) == (teacher, registry.load(teacher).digest)
     assert card["teacher"].startswith("sharing@")
     assert 30 < card["training"]["images"] < 50
     assert card["training"]["options"]["bfloat16"] is True
-    assert models.load("named-text").image.digest == card["backbone_digest"]
+    assert registry.load("named-text").image.digest == card["backbone_digest"]
 
 
 def test_an_interrupted_run_is_resumed(
@@ -124,7 +124,7 @@ def test_an_interrupted_run_is_resumed(
     cards = [card_of(f"{name}-text") for name in ("whole", "stopped")]
     assert cards[0]["validation_mrr"] == cards[1]["validation_mrr"]
     images = np.random.default_rng(0).integers(0, 256, (2, 128, 128, 3)).astype(np.uint8)
-    one, other = (models.load_backbone(n).features(list(images)) for n in ("whole", "stopped"))
+    one, other = (registry.load_backbone(n).features(list(images)) for n in ("whole", "stopped"))
     np.testing.assert_array_equal(one, other)
 
 
@@ -138,7 +138,7 @@ def test_an_earlier_student_is_trained_on(train: Command, teacher: str) -> None:
     walls = [np.kron(colour_image(one), np.ones((8, 8, 1), np.uint8)) for one in COLOURS]
     one, other = (
         strip_bias(model.image.project(model.image.features(walls)))
-        for model in (models.load("early-text"), models.load("later-text"))
+        for model in (registry.load("early-text"), registry.load("later-text"))
     )
     np.testing.assert_allclose(one, other, atol=2e-3)  # it learned next to nothing
 

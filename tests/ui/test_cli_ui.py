@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.ui.cli import main
-from capsearch.ui.commands import ui
+from capsearch.ui.cli import serve
+from capsearch.ui.cli.main import main
 from capsearch.ui.web.settings import (
     BACKENDS_VARIABLE,
     INDEXES_VARIABLE,
@@ -35,8 +35,8 @@ class Served:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     server = Served()
-    monkeypatch.setattr(ui, "_serve", server)
-    monkeypatch.setattr(ui, "_open_browser", lambda *_: None)
+    monkeypatch.setattr(serve, "_serve", server)
+    monkeypatch.setattr(serve, "_open_browser", lambda *_: None)
     monkeypatch.delenv(PASSWORD_VARIABLE, raising=False)
     return server
 
@@ -103,7 +103,7 @@ def test_the_browser_gets_a_token_of_its_own_that_works_once(
 ) -> None:
     """Issue 11, 15: other users can read a browser's command line."""
     opened: list[str] = []
-    monkeypatch.setattr(ui, "_open_browser", lambda url, *_: opened.append(url))
+    monkeypatch.setattr(serve, "_open_browser", lambda url, *_: opened.append(url))
     main(["ui"])
     main(["ui", "--no-browser"])
     [url] = opened
@@ -115,7 +115,7 @@ def test_the_browser_opens_once_the_server_listens(monkeypatch: pytest.MonkeyPat
     opened = threading.Event()
     monkeypatch.setattr("webbrowser.open", lambda url: opened.set())
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        ui._open_browser("http://x", "127.0.0.1", listening.getsockname()[1])
+        serve._open_browser("http://x", "127.0.0.1", listening.getsockname()[1])
         assert opened.wait(30)
 
 
@@ -191,7 +191,7 @@ def test_json_names_the_url(served: Served, capsys: pytest.CaptureFixture[str]) 
 def test_without_streamlit_the_install_command_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ui, "find_spec", lambda name: None)
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
     assert main(["ui"]) == 2
     assert "pip install 'capsearch[ui]'" in capsys.readouterr().err
 
@@ -199,15 +199,15 @@ def test_without_streamlit_the_install_command_is_named(
 def test_the_servers_exit_code_is_returned() -> None:
     import sys
 
-    assert ui._serve([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
+    assert serve._serve([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
 
 
 def test_uploads_are_limited_and_the_page_has_its_own_theme(served: Served) -> None:
     main(["ui"])
-    assert f"--server.maxUploadSize={ui.MAX_UPLOAD_MB}" in served.arguments
+    assert f"--server.maxUploadSize={serve.MAX_UPLOAD_MB}" in served.arguments
     assert any(argument.startswith("--theme.dark.") for argument in served.arguments)
 
 
 def test_the_timing_log_is_passed_to_the_server(served: Served, tmp_path: Path) -> None:
     main(["ui", "--timing-log", str(tmp_path / "times.jsonl")])
-    assert served.environment[ui.TIMING_VARIABLE] == str(tmp_path / "times.jsonl")
+    assert served.environment[serve.TIMING_VARIABLE] == str(tmp_path / "times.jsonl")

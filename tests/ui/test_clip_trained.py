@@ -18,11 +18,11 @@ pytest.importorskip("torch")
 from small_clip import needs_open_clip
 from trained_clip import train_clip
 
-from capsearch.encoders import models
-from capsearch.encoders.datasets.dataset import CaptionDataset, read
-from capsearch.encoders.datasets.features import load_features
-from capsearch.encoders.models import Model
-from capsearch.ui.cli import main
+from capsearch.encoders.data.dataset import CaptionDataset, read
+from capsearch.encoders.data.features import load_features
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
+from capsearch.ui.cli.main import main
 
 DATA = os.environ.get("CAPSEARCH_DATA", "")
 COUNT, BEST = 500, 10
@@ -61,7 +61,7 @@ def test_a_trained_model_searches_better_than_chance_all_the_way(
     data, cache = ["--data", DATA], ["--cache", str(tmp_path / "cache")]
     original = f"open_clip:{train_clip(tmp_path / 'clip', Path(DATA))}"
     parameters = sum(
-        p.numel() for p in models.load(original).text.tower.source.network.parameters()
+        p.numel() for p in registry.load(original).text.tower.source.network.parameters()
     )
     assert 8e6 < parameters < 12e6
     validation = read([Path(DATA)], splits=["val"]).first(COUNT)
@@ -72,7 +72,7 @@ def test_a_trained_model_searches_better_than_chance_all_the_way(
 
     assert main(["models", "export", original, "tenm", "--images", str(folder)]) == 0
     for name in (original, "tenm"):
-        assert min(recall(models.load(name), validation).values()) > 2
+        assert min(recall(registry.load(name), validation).values()) > 2
 
     assert main(["index", str(folder), "--model", "trio-fast"]) == 0
     assert main(["index", "--model", "tenm"]) == 2  # one visual space an index
@@ -86,7 +86,7 @@ def test_a_trained_model_searches_better_than_chance_all_the_way(
 
     taught = ["--teacher", "tenm", "--name", "student", "--limit", "4000", "--epochs", "6"]
     assert main(["train", "text", *data, *cache, *taught]) == 0
-    assert min(recall(models.load("student"), validation).values()) > 2
+    assert min(recall(registry.load("student"), validation).values()) > 2
     assert main(["index", "--model", "student", "--rebuild"]) == 0
     page = run_page(q="二匹のキリン")
     assert any(button.label.startswith("Open image") for button in page.button)

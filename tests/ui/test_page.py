@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded.collection import CATALOG, Collection
-from capsearch.indexer.embedded.schema import SCHEMA
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite.collection import CATALOG, Collection
+from capsearch.indexer.sqlite.schema import SCHEMA
 from capsearch.ui.web.settings import INDEXES_VARIABLE
 
 Opener = Callable[..., AppTest]
@@ -167,7 +167,7 @@ def test_an_index_rebuilt_with_another_model_is_opened_again(
     other = make_model(turn=1)
     with Collection.create(filled, other) as collection:
         index(collection, [image_folder], IndexOptions(rebuild=True))
-    monkeypatch.setattr(models, "load", lambda name=None: other)
+    monkeypatch.setattr(registry, "load", lambda name=None: other)
     page.run()
     assert not page.error
     assert open_buttons(page) == 4

@@ -9,14 +9,14 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from capsearch.encoders.models import Model
-from capsearch.indexer.embedded.collection import Collection
+from capsearch.encoders.models.registry import Model
 from capsearch.indexer.pipeline import index
-from capsearch.ui import page as page_module
-from capsearch.ui.texts import TEXTS
+from capsearch.indexer.sqlite.collection import Collection
 from capsearch.ui.web import access
+from capsearch.ui.web import page as page_module
 from capsearch.ui.web.access import Rights, forwarded, rights_of_secret, same_site
 from capsearch.ui.web.settings import INDEXES_VARIABLE, AccessSettings
+from capsearch.ui.web.texts import TEXTS
 
 TOKEN, LAUNCH, PASSWORD = "the-token", "only-once", "пароль 密码"
 Visit = Callable[..., AppTest]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from capsearch.encoders.models import Model
-from capsearch.ui.web.jobs import Indexing
+from capsearch.encoders.models.registry import Model
+from capsearch.ui.web.indexing import Indexing
 from capsearch.ui.web.settings import BACKENDS_VARIABLE
 
 Opener = Callable[..., AppTest]

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Caption, Filters
 from capsearch.indexer.elastic.client import Address
 from capsearch.indexer.elastic.copy import to_cluster
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import index
-from capsearch.ui.texts import TEXTS
-from capsearch.ui.web.descriptions import author, in_language_first
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.ui.web.detail import author, in_language_first
 from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXING_VARIABLE
+from capsearch.ui.web.texts import TEXTS
 
 Opener = Callable[..., AppTest]
 SOURCE = "model:toy-captions@1"
@@ -30,7 +30,7 @@ def where(
     image_folder: Path, index_path: Path, describing_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """An index whose images the toy model has described."""
-    monkeypatch.setattr(models, "load", lambda name=None: describing_model)
+    monkeypatch.setattr(registry, "load", lambda name=None: describing_model)
     with Collection.create(index_path, describing_model) as collection:
         index(collection, [image_folder])
         enrich(collection)

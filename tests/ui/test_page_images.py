@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import Filters, ImageRecord
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
 from capsearch.ui.web import images
 
 

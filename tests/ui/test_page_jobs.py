@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import IndexBusy
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.ui.web import jobs
-from capsearch.ui.web.jobs import Indexing
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.ui.web import indexing as jobs
+from capsearch.ui.web.indexing import Indexing
 
 SOON_S = 60
 

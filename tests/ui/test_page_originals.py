@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from capsearch.engine.records import Filters, ImageRecord
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
-from capsearch.ui.web import file_manager
-from capsearch.ui.web.originals import (
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.ui.web import detail
+from capsearch.ui.web.images import (
     mime_type,
     original,
     paths_as_csv,
@@ -160,7 +160,7 @@ def test_the_file_manager_opens_the_folder_and_learns_no_secret(
     monkeypatch.setenv("DISPLAY", ":0")
     for name in SECRETS:
         monkeypatch.setenv(name, "sesame")
-    assert file_manager.open_folder(tmp_path / "-rf" / "a.png")
+    assert detail.open_folder(tmp_path / "-rf" / "a.png")
     deadline = time.monotonic() + 30
     while not (tmp_path / "seen").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -173,5 +173,5 @@ def test_without_a_desktop_there_is_no_file_manager(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert file_manager.file_manager() is None
-    assert not file_manager.open_folder(Path("/a.png"))
+    assert detail.file_manager() is None
+    assert not detail.open_folder(Path("/a.png"))

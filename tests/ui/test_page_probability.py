@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from capsearch.encoders.models import Model
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Filters
-from capsearch.indexer.embedded.collection import Collection
-from capsearch.ui.texts import TEXTS
+from capsearch.indexer.sqlite.collection import Collection
 from capsearch.ui.web.detail import signed
+from capsearch.ui.web.texts import TEXTS
 
 Opener = Callable[..., AppTest]
 

@@ -9,7 +9,14 @@ import pytest
 
 from capsearch.engine.fakes import colour_image
 from capsearch.engine.records import Filters
-from capsearch.ui.web.state import MAX_PAGES, MAX_TEXT, PAGE_SIZE, PageState, from_params, to_params
+from capsearch.ui.web.session import (
+    MAX_PAGES,
+    MAX_TEXT,
+    PAGE_SIZE,
+    PageState,
+    from_params,
+    to_params,
+)
 
 FULL = PageState(
     text="ノートパソコンの上の猫",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capsearch.ui.web.timing import VARIABLE, Stopwatch, log
+from capsearch.ui.web.settings import VARIABLE, Stopwatch, log
 
 
 def test_one_json_line_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

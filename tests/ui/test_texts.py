@@ -8,7 +8,7 @@ from string import Formatter
 import pytest
 
 from capsearch.engine.records import LANGUAGES
-from capsearch.ui.texts import NAMES, TEXTS, Texts, language_of_locale
+from capsearch.ui.web.texts import NAMES, TEXTS, Texts, language_of_locale
 
 
 def placeholders(text: str) -> set[str | None]:

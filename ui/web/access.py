@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from capsearch.ui.texts import TEXTS
 from capsearch.ui.web.settings import LOOPBACK, TOKEN_PARAM, AccessSettings
+from capsearch.ui.web.texts import TEXTS
 
 WRONG_SECRET_S = 1.0  # one wrong token or password a second, for all sessions together
 _FORWARDED = ("X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via")

@@ -10,13 +10,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from capsearch.encoders import concepts
-from capsearch.encoders.image_files import HEIF_SUFFIXES, IMAGE_SUFFIXES
+from capsearch.encoders.images.open import HEIF_SUFFIXES, IMAGE_SUFFIXES
+from capsearch.encoders.text import concepts
 from capsearch.engine.records import LANGUAGES, MODES, Facet, Facets, Unit
-from capsearch.ui.output.terminal import printable
-from capsearch.ui.texts import NAMES, Texts
+from capsearch.ui.values import printable
 from capsearch.ui.web import session
-from capsearch.ui.web.state import MAX_TEXT
+from capsearch.ui.web.session import MAX_TEXT
+from capsearch.ui.web.texts import NAMES, Texts
 
 UPLOAD_TYPES = tuple(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES | HEIF_SUFFIXES))
 OLDEST = date(1826, 1, 1)  # the year of the oldest surviving photograph

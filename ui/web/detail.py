@@ -1,21 +1,228 @@
-"""The large view: one image with all its metadata, near-duplicates and similar images."""
+"""The large view: one image with all its metadata, near-duplicates and similar images.
+
+Captions and tags in the large view: in the reader's language, and who wrote them.
+
+A generated caption can be accepted, corrected or rejected by whoever may index: this writes to the
+collection. A tag is a button that searches for images with it.
+
+Buttons of the large view for the image's original file: download, show in its folder.
+
+Shows a file in the file manager of this machine's desktop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
-from capsearch.engine.duplicates import near_duplicates
-from capsearch.engine.errors import CapsearchError
+from capsearch.encoders.text import concepts
+from capsearch.engine.errors import CapsearchError, IndexBusy
 from capsearch.engine.query import Query
-from capsearch.engine.records import TAKEN_FROM, Document, Hit, ImageRecord, Unit
-from capsearch.ui.output.terminal import human_bytes, printable
-from capsearch.ui.texts import Texts
-from capsearch.ui.web import descriptions, file_actions, grid, session
-from capsearch.ui.web.images import LARGE_EDGE, record_file
+from capsearch.engine.records import (
+    GENERATED,
+    TAKEN_FROM,
+    Caption,
+    Document,
+    Hit,
+    ImageRecord,
+    Tag,
+    Unit,
+)
+from capsearch.engine.vectors import near_duplicates
+from capsearch.indexer import enrichment
+from capsearch.indexer.store import HAND
+from capsearch.ui.opening import AnyCollection
+from capsearch.ui.values import human_bytes, printable
+from capsearch.ui.web import access, grid, session
+from capsearch.ui.web.images import (
+    LARGE_EDGE,
+    MAX_DOWNLOAD_BYTES,
+    mime_type,
+    original,
+    read_original,
+    record_file,
+)
 from capsearch.ui.web.library import Library
+from capsearch.ui.web.settings import SECRETS
+from capsearch.ui.web.texts import NAMES, Texts
+
+MAX_TAGS = 24
+_FAILED = "review_failed"  # session: why the last click changed nothing
+
+
+def show_descriptions(
+    collection: AnyCollection, texts: Texts, language: str, document: Document
+) -> None:
+    """Draw both; `language` is that of the page."""
+    _captions(collection, texts, language, document)
+    _tags(texts, language, document.tags)
+
+
+def in_language_first(captions: Sequence[Caption], language: str) -> list[Caption]:
+    """Captions in a language before others; otherwise in their order."""
+    return sorted(captions, key=lambda one: one.language != language)
+
+
+def author(texts: Texts, caption: Caption) -> str:
+    """Who wrote a caption: where a person's was found, or the model and its probability."""
+    if caption.generated:
+        name = caption.source.removeprefix(GENERATED)
+        return f"{texts.by_model}: {name} · {caption.confidence:.0%}"
+    return texts.by_hand if caption.source == HAND else caption.source
+
+
+def _captions(collection: AnyCollection, texts: Texts, language: str, document: Document) -> None:
+    st.caption(texts.captions)
+    if not document.captions:
+        st.text(texts.no_captions)
+    for at, caption in enumerate(in_language_first(document.captions, language)):
+        st.text(printable(caption.text))
+        named = NAMES.get(caption.language, caption.language)
+        line = printable(f"{named} · {author(texts, caption)}")
+        st.container(key=f"quiet_caption_{at}").text(line)
+        if caption.generated and access.may_index():
+            _review(collection, texts, document.record.id, caption, at)
+    failed = st.session_state.pop(_FAILED, None)
+    if failed is not None:
+        st.warning(texts.already_indexing if isinstance(failed, IndexBusy) else texts.not_reviewed)
+
+
+def _review(
+    collection: AnyCollection, texts: Texts, image_id: str, caption: Caption, at: int
+) -> None:
+    """One click to accept or reject; correcting opens a field with the text."""
+    key = f"{image_id}_{at}"
+    with st.container(horizontal=True, key=f"review_{at}"):
+        for label, icon, name, action in (
+            (texts.accept, ":material/check:", "accept", enrichment.accept),
+            (texts.reject, ":material/close:", "reject", enrichment.reject),
+        ):
+            st.button(
+                label,
+                icon=icon,
+                key=f"{name}_{key}",
+                on_click=_attempt,
+                args=(collection, partial(action, image_id=image_id, caption=caption)),
+            )
+        with st.popover(texts.correct, icon=":material/edit:"):
+            field = f"corrected_{key}_{hash(caption)}"
+            st.text_area(texts.correct, caption.text, key=field, label_visibility="collapsed")
+            st.button(
+                texts.save,
+                key=f"correct_{key}",
+                on_click=lambda: _attempt(
+                    collection,
+                    lambda opened: enrichment.correct(
+                        opened, image_id, caption, st.session_state[field]
+                    ),
+                ),
+            )
+
+
+def _attempt(collection: AnyCollection, change: Callable[[AnyCollection], None]) -> None:
+    """Rights are asked again: a session may outlive a page that was drawn with them."""
+    if not access.may_index():
+        return
+    try:
+        with collection.for_writing() as opened:
+            change(opened)
+    except CapsearchError as error:
+        st.session_state[_FAILED] = error
+
+
+def _tags(texts: Texts, language: str, tags: Sequence[Tag]) -> None:
+    if not tags:
+        return
+    st.caption(texts.tags)
+    with st.container(horizontal=True, key="tags_of_image"):
+        for at, tag in enumerate(tags[:MAX_TAGS]):
+            name = concepts.label_of(tag.concept, tag.label, language)
+            sure = "" if tag.confidence >= 1 else f" {tag.confidence:.0%}"
+            st.button(
+                _plain(f"{name}{sure}"),
+                key=f"tag_{at}",
+                help=_plain(texts.by_model if tag.generated else tag.source),
+                on_click=session.search_tag,
+                args=(concepts.label_of(tag.concept, tag.label, "en"),),
+            )
+
+
+def _plain(text: str) -> str:
+    """A label of a button is Markdown: what may be markup is written as what it looks like."""
+    return "".join(
+        f"\\{one}" if one in "\\`*_{}[]()#+-.!:|<>~$^" else one for one in printable(text)
+    )
+
+
+# sys.platform -> the program that opens a folder
+_PROGRAMS: Mapping[str, str] = {"darwin": "open", "win32": "explorer"}
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+
+
+def file_manager() -> str | None:
+    """The program that opens folders; None where there is none, or no desktop."""
+    program = _PROGRAMS.get(sys.platform, "xdg-open")
+    desktop = sys.platform in _PROGRAMS or any(os.environ.get(name) for name in _DISPLAYS)
+    return shutil.which(program) if desktop else None
+
+
+def open_folder(path: Path) -> bool:
+    """Open the folder of a file; False if that cannot be done."""
+    program = file_manager()
+    if program is None:
+        return False
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    try:
+        subprocess.Popen(
+            [program, str(path.absolute().parent)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return False
+    return True
+
+
+def show_file_actions(texts: Texts, collection: AnyCollection, record: ImageRecord) -> None:
+    """Draw the buttons. Whoever does not own this machine gets the path to copy instead."""
+    path = original(collection, record)
+    if path is None:
+        st.caption(texts.original_gone)
+        return
+    st.space("small")
+    with st.container(horizontal=True, key="file_actions"):
+        st.download_button(
+            texts.download_original,
+            partial(read_original, collection, record),  # called when it is clicked
+            file_name=printable(path.name),
+            mime=mime_type(path),
+            on_click="ignore",
+            icon=":material/download:",
+            disabled=record.size_bytes > MAX_DOWNLOAD_BYTES,
+        )
+        if access.owns_this_machine() and file_manager() is not None:
+            _folder_button(texts, path)
+        else:
+            with st.popover(texts.copy_path, icon=":material/content_copy:"):
+                st.code(printable(str(path)), language=None, wrap_lines=True)
+
+
+def _folder_button(texts: Texts, path: Path) -> None:
+    clicked = st.button(texts.show_in_folder, icon=":material/folder_open:")
+    if clicked and not open_folder(path):
+        st.code(printable(str(path)), language=None, wrap_lines=True)
+
 
 NEIGHBOURS = 8
 
@@ -92,7 +299,7 @@ def _facts(view: View, document: Document) -> None:
     if hit is not None:
         _field(texts.score, grid.scores_line(hit.score, view.unit, hit.contributions))
         _evidence(texts, hit.contributions.log_odds)
-    descriptions.show(view.library.collection, texts, view.language, document)
+    show_descriptions(view.library.collection, texts, view.language, document)
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
     _field(texts.size, size)
     if record.taken_at is not None:
@@ -103,7 +310,7 @@ def _facts(view: View, document: Document) -> None:
     if fields:
         _field(texts.metadata, "\n".join(printable(f"{k}: {v}") for k, v in fields.items()))
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
-    file_actions.show(texts, view.library.collection, record)
+    show_file_actions(texts, view.library.collection, record)
     st.space("small")
     st.button(texts.find_similar, on_click=session.search_like, args=(record.id,))
 

@@ -1,17 +1,30 @@
-"""Image files for the page by id, and uploads as pixels: the only two ways images come in."""
+"""Image files for the page by id, and uploads as pixels: the only two ways images come in.
+
+The original files of images: found, listed as text or CSV, and packed into a zip.
+
+Only files under the indexed folders, links followed, ever leave this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import mimetypes
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 
-from capsearch.encoders.preprocess import decode
+from capsearch.encoders.images.preprocess import decode
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import ImageRecord, Pixels
-from capsearch.indexer.embedded.thumbnails import thumbnail
+from capsearch.indexer.thumbnails import thumbnail
 from capsearch.ui.opening import AnyCollection
+from capsearch.ui.values import printable
 
 TILE_EDGE = 480
 LARGE_EDGE = 1460  # pixels; Streamlit would scale down anything wider in every run
@@ -62,3 +75,100 @@ def inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
 def upload_pixels(content: bytes, collection: AnyCollection) -> Pixels:
     """An uploaded image, preprocessed for the model; InvalidImage if it is none or too large."""
     return decode(content, collection.model.image.preprocess, MAX_UPLOAD_PIXELS).pixels
+
+
+MAX_DOWNLOAD_BYTES = 500_000_000  # Streamlit keeps a download in memory
+_COLUMNS = ("path", "width", "height", "size_bytes", "format", "taken_at")
+_LEFT_OUT = "left out.txt"
+
+
+def original(collection: AnyCollection, record: ImageRecord) -> Path | None:
+    """The image's first file that is still there; None if there is none."""
+    roots = collection.roots()
+    paths = (Path(path) for path in record.paths if inside([path], roots))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_original(collection: AnyCollection, record: ImageRecord) -> bytes:
+    """The bytes of the original, looked up now; FileNotFoundError if it is gone."""
+    path = original(collection, record)
+    if path is None:
+        raise FileNotFoundError(record.path)
+    return path.read_bytes()
+
+
+def mime_type(path: Path) -> str:
+    """The type of an image file by its suffix."""
+    guessed = mimetypes.guess_type(path.name)[0] or ""
+    return guessed if guessed.startswith("image/") else "application/octet-stream"
+
+
+def records_of(collection: AnyCollection, image_ids: Sequence[str]) -> tuple[ImageRecord, ...]:
+    """The records of images in this order; those no longer in the collection are left out."""
+    found = collection.backend.lookup(image_ids)
+    return tuple(found[one].record for one in image_ids if one in found)
+
+
+def paths_as_text(records: Sequence[ImageRecord]) -> bytes:
+    """One path a line, byte for byte as in the file system."""
+    return b"".join(os.fsencode(record.path) + b"\n" for record in records)
+
+
+def paths_as_csv(records: Sequence[ImageRecord]) -> bytes:
+    """A table of paths, sizes and dates; UTF-8 with a byte order mark, which Excel needs."""
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(_COLUMNS)
+    for record in records:
+        taken_at = record.taken_at.isoformat() if record.taken_at else ""
+        size = (record.width, record.height, record.size_bytes)
+        writer.writerow((record.path, *size, record.format, taken_at))
+    return table.getvalue().encode("utf-8-sig", "surrogateescape")
+
+
+def total_bytes(records: Sequence[ImageRecord]) -> int:
+    """The size of all originals together, as indexed."""
+    return sum(record.size_bytes for record in records)
+
+
+def zip_originals(
+    collection: AnyCollection, records: Sequence[ImageRecord], max_bytes: int = MAX_DOWNLOAD_BYTES
+) -> bytes:
+    """A zip of the originals. Files that are gone or no longer fit are listed inside it."""
+    left_out: list[str] = []
+    with tempfile.TemporaryFile() as target:
+        with zipfile.ZipFile(target, "w", strict_timestamps=False) as archive:
+            for record, name in zip(records, _names(records), strict=True):
+                path = original(collection, record)
+                if path is None or not _add(archive, path, name, max_bytes - target.tell()):
+                    left_out.append(record.path)
+            if left_out:
+                archive.writestr(_LEFT_OUT, "".join(f"{printable(one)}\n" for one in left_out))
+        target.seek(0)
+        return target.read()
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str, space: int) -> bool:
+    """Copy a file into the archive, uncompressed as images already are; False if it cannot be."""
+    try:
+        with path.open("rb") as source:
+            entry = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
+            if entry.file_size > space:
+                return False
+            with archive.open(entry, "w") as target:
+                shutil.copyfileobj(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _names(records: Sequence[ImageRecord]) -> Iterator[str]:
+    """A file name for each image, made different by numbers; without folders."""
+    taken = {_LEFT_OUT.lower()}
+    for record in records:
+        path = Path(printable(Path(record.path).name))
+        name, number = path.name, 2
+        while name.lower() in taken:  # Windows and macOS ignore case
+            name, number = f"{path.stem} ({number}){path.suffix}", number + 1
+        taken.add(name.lower())
+        yield name

@@ -12,7 +12,7 @@ import streamlit as st
 from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.records import Facets
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.embedded.collection import CATALOG, default_index_path
+from capsearch.indexer.sqlite.collection import CATALOG, default_index_path
 from capsearch.ui.opening import AnyCollection, Place, open_at
 from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXES_VARIABLE
 

@@ -18,12 +18,13 @@ from capsearch.engine.errors import (
 )
 from capsearch.engine.query import Query
 from capsearch.engine.records import Pixels, SearchResult
-from capsearch.ui.output.terminal import printable
-from capsearch.ui.texts import Texts
-from capsearch.ui.web import detail, grid, selection, session, timing
+from capsearch.ui.values import printable
+from capsearch.ui.web import detail, grid, session, settings
+from capsearch.ui.web import grid as selection
 from capsearch.ui.web.images import TILE_EDGE, image_file, upload_pixels
 from capsearch.ui.web.library import Library
-from capsearch.ui.web.state import MAX_PAGES, PAGE_SIZE, PageState
+from capsearch.ui.web.session import MAX_PAGES, PAGE_SIZE, PageState
+from capsearch.ui.web.texts import Texts
 
 # (error, field of Texts that describes it); the first match counts.
 _MESSAGES: tuple[tuple[type[CapsearchError], str], ...] = (
@@ -49,7 +50,7 @@ class Request:
     upload: UploadedFile | None
 
 
-def show(request: Request, watch: timing.Stopwatch) -> SearchResult | None:
+def show(request: Request, watch: settings.Stopwatch) -> SearchResult | None:
     """Draw the grid of hits, and the large view if an image is selected.
 
     Returns the result of the search, None where there was none.
@@ -107,7 +108,7 @@ def _show_query_image(request: Request, image: Pixels | None) -> None:
     st.button(request.texts.clear, on_click=session.clear_like, key="clear_like")
 
 
-def _search(request: Request, query: Query, watch: timing.Stopwatch) -> Drawn:
+def _search(request: Request, query: Query, watch: settings.Stopwatch) -> Drawn:
     engine = request.library.engine()
     result = engine.search(query)
     watch.lap("engine")
@@ -125,7 +126,7 @@ def _search(request: Request, query: Query, watch: timing.Stopwatch) -> Drawn:
         "mode": result.mode,
         "language": result.language,
     }
-    timing.log(watch, result.timings_ms, facts)
+    settings.log(watch, result.timings_ms, facts)
     return tiles, result
 
 

@@ -15,8 +15,8 @@ from serving import TOY_PAGE, browsing, chromium, serving, settled
 from toy_page import toy_model
 
 from capsearch.engine.fakes import COLOURS, colour_image
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
 
 OUTPUT = Path(__file__).parents[2] / "output"
 TIMEOUT_MS = 60_000  # generous, for a busy machine

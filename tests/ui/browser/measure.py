@@ -21,8 +21,8 @@ from serving import TOY_PAGE, browsing, serving
 from toy_page import toy_model
 
 from capsearch.engine.fakes import CONCEPTS
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
+from capsearch.indexer.sqlite.collection import Collection
 
 WARM_UP = 5
 WAIT_MS = 120_000

@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 from serving import TOY_PAGE, browsing, serving, settled
 from toy_page import toy_model
 
-from capsearch.indexer.embedded.collection import Collection
 from capsearch.indexer.pipeline import index
-from capsearch.ui.demo import collect
+from capsearch.indexer.sqlite.collection import Collection
+from capsearch.ui.cli.demo import collect
 
 WAIT_MS = 120_000
 # Three of the images have captions, each in another language, so that CL has hits.

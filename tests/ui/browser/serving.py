@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from capsearch.ui.commands import ui
+from capsearch.ui.cli import serve
 from capsearch.ui.web.settings import AccessSettings
 
 TOKEN = "token-of-the-tests"
@@ -51,14 +51,14 @@ def serving(
 ) -> Iterator[str]:
     """`capsearch ui` for some indexes, with another page if given; yields its address."""
     port = _free_port()
-    arguments = ui._arguments("127.0.0.1", port)
+    arguments = serve._arguments("127.0.0.1", port)
     if page is not None:
         arguments[arguments.index("run") + 1] = str(page)
     access = access or AccessSettings(token=TOKEN)
     with (log or Path(os.devnull)).open("wb") as output:
         server = subprocess.Popen(
             arguments,
-            env=ui._environment(tuple(indexes), (), timing_log, access),
+            env=serve._environment(tuple(indexes), (), timing_log, access),
             stdout=output,
             stderr=output,
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from capsearch.encoders import models
-from capsearch.encoders.models import Model
+from capsearch.encoders.models import registry
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
-from capsearch.ui import page
+from capsearch.ui.web import page
 
 
 def toy_model(name: str | None = None) -> Model:
@@ -14,5 +14,5 @@ def toy_model(name: str | None = None) -> Model:
 
 
 if __name__ == "__main__":
-    models.load = toy_model
+    registry.load = toy_model
     page.main()

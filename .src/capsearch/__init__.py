@@ -1,0 +1,1 @@
+../../capsearch/__init__.py

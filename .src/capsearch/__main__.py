@@ -1,0 +1,1 @@
+../../capsearch/__main__.py

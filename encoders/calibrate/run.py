@@ -1,0 +1,206 @@
+"""A calibration run: from captioned images to a model's evidence file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from capsearch.encoders.calibrate.collection import (
+    NO_HEADS,
+    EncodedImages,
+    as_indexed,
+    encode_images,
+)
+from capsearch.encoders.calibrate.fit import document_bank, fit_evidence
+from capsearch.encoders.calibrate.generated import SPLIT, encode_labelled
+from capsearch.encoders.calibrate.vectors import (
+    CAPTIONS_PER_LANGUAGE,
+    CaptionVectors,
+    cluster_bank,
+    fit_vectors,
+)
+from capsearch.encoders.data.dataset import read, read_labelled
+from capsearch.encoders.data.features import FeatureCache, Report, default_cache, load_features
+from capsearch.encoders.data.layouts import Source
+from capsearch.encoders.models import calibration, registry
+from capsearch.encoders.models.classifiers import ConceptClassifiers, distil
+from capsearch.encoders.models.clip import ClipTextEncoder, calibrated, save_settings
+from capsearch.encoders.models.registry import Model
+from capsearch.encoders.models.text import own_calibration
+from capsearch.encoders.text import concepts
+from capsearch.engine.errors import DataProblem
+from capsearch.engine.evidence import LengthDependent
+from capsearch.engine.protocols import Enricher, Tagger
+from capsearch.engine.records import LANGUAGES, ImageFeatures, Vectors
+from capsearch.engine.vectors import strip_bias
+
+BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
+_BATCH = 1024  # images at once
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRun:
+    """What a run reads and writes. `output` None: this user's calibration of the model."""
+
+    sources: tuple[Source | Path | str, ...]
+    labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
+    like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
+    model: str | None = None
+    split: str = "val"
+    bank_split: str = "train"
+    cache: Path | None = None
+    output: Path | None = None
+    all_concepts: bool = False  # of labelled images: none was held out of the model's training
+
+
+def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str, LengthDependent]:
+    """Fits what evidence is worth to a model and writes it; DataProblem without captions.
+
+    Where its backbone has a tagger, classifiers of concepts are distilled from it first.
+    """
+    model = registry.load(run.model)
+    folder = run.output or own_calibration(model.name, str(model.card.get("digest", model.digest)))
+    cache = FeatureCache(run.cache or default_cache())
+    mean = None
+    if run.like:
+        # Reduced images and full-size ones differ in the mean of their features, and little else.
+        mean = load_features(model.image, read(run.like), cache, report)[1].mean(axis=0)
+    validation = _encoded(model, run, run.split, None, cache, report, mean, model.enricher())
+    if not validation.captions:
+        raise DataProblem(f"split '{run.split}' has no captions the model reads")
+    general = _encoded(model, run, run.bank_split, BANK_IMAGES, cache, report, mean)
+    if isinstance(model.text, ClipTextEncoder):
+        # Its penalties and weights were not fitted when it was trained.
+        model = _with_fitted_vectors(model, validation, general, folder)
+        validation, general = (as_indexed(model, one) for one in (validation, general))
+    bank = document_bank(general)
+    classifiers = _classifiers(model, run, cache, report, mean)
+    validation = replace(validation, classifiers=classifiers)
+    labels = sorted({label for found in validation.objects for label in found})
+    labelled = None
+    if run.labelled:
+        chosen = read_labelled(run.labelled, run.all_concepts).split(SPLIT)
+        labelled = encode_labelled(model, chosen, cache, report, classifiers)
+    objects = objects_of(validation)
+    fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, objects)
+    calibration.save(folder, fitted, bank, objects, classifiers)
+    return fitted
+
+
+def _classifiers(
+    model: Model,
+    run: CalibrationRun,
+    cache: FeatureCache,
+    report: Report | None,
+    mean: Vectors | None,
+) -> ConceptClassifiers | None:
+    """Distilled from the tagger on the images of the bank's split and on labelled training images.
+
+    None without a tagger.
+    """
+    tagger = model.enricher().tagger
+    if tagger is None:
+        return None
+    data = read(run.sources, splits=[run.bank_split])
+    tagged = _tagged(model, tagger, load_features(model.image, data, cache, report)[1], mean)
+    if run.labelled:
+        data = read_labelled(run.labelled, run.all_concepts).split("train")
+        tagged += _tagged(model, tagger, load_features(model.image, data, cache, report)[1])
+    return distil(tagged.ids, tagged.probabilities, tagged.images)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged:
+    """Image vectors, and what a tagger says of the images."""
+
+    ids: tuple[str, ...]
+    probabilities: Vectors  # (N, K)
+    images: Vectors  # (N, D)
+
+    def __add__(self, other: _Tagged) -> _Tagged:
+        return _Tagged(
+            self.ids,
+            np.concatenate([self.probabilities, other.probabilities]),
+            np.concatenate([self.images, other.images]),
+        )
+
+
+def _tagged(
+    model: Model, tagger: Tagger, features: Vectors, mean: Vectors | None = None
+) -> _Tagged:
+    """`mean`: that of the images that will be searched, to which theirs is moved."""
+    batches = [
+        tagger.concept_probabilities(ImageFeatures(features[start : start + _BATCH]))
+        for start in range(0, len(features), _BATCH)
+    ]
+    if mean is not None:
+        features = features + (mean - features.mean(axis=0))
+    probabilities = np.concatenate([found for _, found in batches])
+    return _Tagged(batches[0][0], probabilities, model.image.project(features))
+
+
+def _with_fitted_vectors(
+    model: Model, validation: EncodedImages, general: EncodedImages, folder: Path
+) -> Model:
+    """The model with hubness penalties and weights of CL and CLM, which are written first."""
+    text = model.text
+    assert isinstance(text, ClipTextEncoder)
+
+    def vectors(data: EncodedImages) -> dict[str, CaptionVectors]:
+        return {
+            language: CaptionVectors.of(
+                one.image_rows, strip_bias(one.visual), text.sentences.encode(one.texts)
+            )
+            for language, one in data.captions.items()
+        }
+
+    captions = [one.some(CAPTIONS_PER_LANGUAGE) for one in vectors(general).values()]
+    if not captions:
+        raise DataProblem("calibration needs images with captions for its bank")
+    bank = cluster_bank(
+        np.concatenate([one.visual for one in captions]),
+        np.concatenate([one.sentence for one in captions]),
+        seed=0,
+    )
+    images = strip_bias(validation.images)
+    fitted = fit_vectors(images, vectors(validation), text.languages, bank)
+    folder.mkdir(parents=True, exist_ok=True)
+    bank.save(folder)
+    save_settings(folder, fitted)
+    return calibrated(model, folder)
+
+
+def names_of(labels: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+    """Names of labels by language, from the concept table; a label it lacks names itself."""
+    found: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
+    for label in labels:
+        found["en"][label] = label
+        known = concepts.likeliest(label)
+        for language in LANGUAGES:
+            if known and language != "en":
+                found[language][label] = known.name(language)
+    return found
+
+
+def objects_of(data: EncodedImages) -> frozenset[str]:
+    """The ids of the concepts that people labelled images with."""
+    labels = {label for found in data.objects for label in found}
+    return frozenset(known.id for label in labels if (known := concepts.likeliest(label)))
+
+
+def _encoded(
+    model: Model,
+    run: CalibrationRun,
+    split: str,
+    limit: int | None,
+    cache: FeatureCache,
+    report: Report | None,
+    mean: Vectors | None = None,
+    enricher: Enricher = NO_HEADS,
+) -> EncodedImages:
+    data = read(run.sources, splits=[split])
+    chosen = data if limit is None else data.first(limit)
+    return encode_images(model, chosen, cache, report, enricher, mean)

@@ -1,0 +1,1 @@
+"""Image files: opened safely, recognised by their bytes, turned into what encoders take."""

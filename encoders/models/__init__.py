@@ -1,0 +1,1 @@
+"""Models that serve: folders, the registry, encoders, taggers and captioners. No torch."""

@@ -1,0 +1,1 @@
+"""Text before and after models: languages, tokenizers, requests, folded words, concepts."""

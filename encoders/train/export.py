@@ -1,0 +1,276 @@
+"""From a trained DualEncoder to a model folder that `encoders.models.registry` opens without torch.
+
+Served models as torch modules: to continue fine-tuning, or to train a projection on them.
+
+The folder of a backbone whose upper blocks were trained.
+
+Search models for images of another quality than those they were trained on.
+
+Captioned data sets come as reduced copies. The features of reduced and of full-size photographs
+differ in their mean and little else, so a model serves the latter with its projection moved by the
+difference of the means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capsearch.encoders.data.dataset import read
+from capsearch.encoders.data.features import FeatureCache, load_features
+from capsearch.encoders.models import model_folder, registry
+from capsearch.encoders.models.hubness import QueryBank
+from capsearch.encoders.models.w2vv import LanguageEncoder
+from capsearch.encoders.text.tokenizers import ChineseTokenizer
+from capsearch.encoders.train.activations import export_backbone
+from capsearch.encoders.train.backbone import LowerBlocks, UpperBlocks, network, upper_blocks_of
+from capsearch.encoders.train.corpus import Vocabulary
+from capsearch.encoders.train.decoders import numpy_of
+from capsearch.encoders.train.dual_encoder import DualEncoder
+from capsearch.encoders.train.run import Listener, TrainingRun, read_split
+from capsearch.encoders.train.w2vv import (
+    ImageProjection,
+    LanguageBranch,
+    Pooling,
+    TextConfig,
+    TextNetwork,
+)
+from capsearch.engine.errors import TrainingProblem
+
+PROJECTION = "image.safetensors"
+TRAINED_BIAS = "trained_b"  # of a projection that was moved since (runs.image_offset)
+
+
+def export_text(
+    model: DualEncoder,
+    vocabularies: Mapping[str, Vocabulary],
+    bank: QueryBank,
+    folder: Path,
+    card: Mapping[str, Any],
+) -> None:
+    """Write a text model; `card` is model.json without kind and digest."""
+    assert isinstance(model.text, TextNetwork)
+    config = model.text.config
+    folder.mkdir(parents=True, exist_ok=True)
+    export_projection(model.image, folder)
+    bank.save(folder)
+    shared = {
+        "sentence_W": numpy_of(model.text.sentence.weight) * ("sentence" in config.inputs),
+        "out_W": numpy_of(model.text.out.weight),
+        "out_b": numpy_of(model.text.out.bias),
+    }
+    model_folder.save_arrays(folder / "shared.safetensors", shared)
+    for language, vocabulary in vocabularies.items():
+        branch = model.text.branches[language]
+        assert isinstance(branch, LanguageBranch)
+        model_folder.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
+        _write_vocabulary(folder / f"{language}.json", vocabulary, config.pooling)
+    finish_card(folder, card)
+
+
+def export_projection(projection: ImageProjection, folder: Path) -> None:
+    """Write the image projection: features into the shared space."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        "image_W": numpy_of(projection.linear.weight),
+        "image_b": numpy_of(projection.linear.bias),
+    }
+    model_folder.save_arrays(folder / PROJECTION, arrays)
+
+
+def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write model.json with a digest over the files and over the fields that change vectors."""
+    keys = ("backbone_digest", "sentence", "text_digest", "sentence_weight", "hubness")
+    fields = [json.dumps(card[key], sort_keys=True) for key in keys if key in card]
+    digest = model_folder.digest(folder, *fields)
+    model_folder.write_card(folder, {"kind": "text", **card, "digest": digest})
+
+
+def _branch_arrays(branch: LanguageBranch) -> dict[str, NDArray[np.float32]]:
+    return {
+        "bow": numpy_of(branch.bow.weight)[:-1],  # the last row is padding
+        "words": numpy_of(branch.words.weight)[:-1],
+        "gru_Wx": numpy_of(branch.gru.weight_ih_l0),
+        "gru_Wh": numpy_of(branch.gru.weight_hh_l0),
+        "gru_bx": numpy_of(branch.gru.bias_ih_l0),
+        "gru_bh": numpy_of(branch.gru.bias_hh_l0),
+        "attention_W": numpy_of(branch.attention.weight)[0],
+        "attention_b": numpy_of(branch.attention.bias),
+        # Columns of inputs that were not chosen are zero, as in training.
+        "mix_W": numpy_of(branch.mix.weight) * numpy_of(branch.used),
+        "mix_b": numpy_of(branch.mix.bias),
+    }
+
+
+def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
+    stored: dict[str, Any] = {
+        "pooling": pooling,
+        "tokenizer": vocabulary.tokenizer.version,
+        "vocabulary": vocabulary.words,
+    }
+    tokenizer = vocabulary.tokenizer
+    if isinstance(tokenizer, ChineseTokenizer) and tokenizer.dictionary is not None:
+        stored["dictionary"] = asdict(tokenizer.dictionary)
+    path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+_GRU = {
+    "gru_Wx": "weight_ih_l0",
+    "gru_Wh": "weight_hh_l0",
+    "gru_bx": "bias_ih_l0",
+    "gru_bh": "bias_hh_l0",
+}
+
+
+def text_source(name: str) -> str:
+    """The model whose text encoders a search model uses: its own, or those its card names."""
+    return str(model_folder.read_card(registry.find(name, "text")).get("text", name))
+
+
+def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
+    """A text model's encoders with their served weights, and their vocabularies."""
+    folder = registry.find(name, "text")
+    card = model_folder.read_card(folder)
+    shared = model_folder.Arrays(folder / "shared.safetensors")
+    served = {language: LanguageEncoder(language, folder) for language in card["languages"]}
+    vocabularies = {
+        language: Vocabulary(language, tuple(encoder.stored["vocabulary"]), encoder.tokenizer)
+        for language, encoder in served.items()
+    }
+    config = _config(next(iter(served.values())), shared)
+    sizes = {language: len(vocabulary.words) for language, vocabulary in vocabularies.items()}
+    network = TextNetwork(sizes, int(card["dimension"]), config)
+    with torch.no_grad():
+        _put(network.sentence.weight, shared["sentence_W"])
+        _put(network.out.weight, shared["out_W"])
+        _put(network.out.bias, shared["out_b"])
+        for language, encoder in served.items():
+            branch = network.branches[language]
+            assert isinstance(branch, LanguageBranch)
+            _fill(branch, encoder.arrays)
+    return network.eval(), vocabularies
+
+
+def _config(encoder: LanguageEncoder, shared: model_folder.Arrays) -> TextConfig:
+    """The widths and the pooling, which all languages of a model share."""
+    arrays = encoder.arrays
+    return TextConfig(
+        pooling=cast(Pooling, encoder.stored["pooling"]),
+        bow_width=arrays["bow"].shape[1],
+        word_width=arrays["words"].shape[1],
+        gru_width=arrays["gru_Wh"].shape[1],
+        sentence_width=shared["sentence_W"].shape[1],
+        hidden=shared["sentence_W"].shape[0],
+    )
+
+
+def _fill(branch: LanguageBranch, arrays: model_folder.Arrays) -> None:
+    _put(branch.bow.weight[:-1], arrays["bow"])
+    _put(branch.words.weight[:-1], arrays["words"])
+    for stored, name in _GRU.items():
+        _put(getattr(branch.gru, name), arrays[stored])
+    _put(branch.attention.weight[0], arrays["attention_W"])
+    _put(branch.attention.bias, arrays["attention_b"])
+    _put(branch.mix.weight, arrays["mix_W"])
+    _put(branch.mix.bias, arrays["mix_b"])
+
+
+def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+    target.copy_(torch.from_numpy(values))
+
+
+def load_projection(folder: Path, into: ImageProjection) -> None:
+    """Copy a text model's image projection into a module, as it was trained."""
+    stored = model_folder.Arrays(folder / PROJECTION)
+    with torch.no_grad():
+        _put(into.linear.weight, stored["image_W"])
+        _put(into.linear.bias, stored[TRAINED_BIAS if TRAINED_BIAS in stored else "image_b"])
+
+
+def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
+    """A served backbone's upper blocks, loaded into the network of `lower`.
+
+    The lower blocks are never trained, so activations of `lower` are valid for every backbone
+    made from the same pretrained network. TrainingProblem for a graph without their weights.
+    """
+    weights = _weights(folder / "backbone.onnx")
+    upper_blocks = upper_blocks_of(lower, weights["mean"], weights["deviation"])
+    frozen = tuple(f"blocks.{number}." for number in range(upper_blocks.start))
+    state = lower.network.state_dict()
+    upper = [name for name in state if not name.startswith(("stem.", *frozen))]
+    missing = [name for name in upper if f"network.{name}" not in weights]
+    if missing:
+        raise TrainingProblem(
+            f"{folder} cannot be fine-tuned: its graph has no weights called {missing[0]}; start "
+            f"from {lower.name} instead"
+        )
+    stored = {name: weights[f"network.{name}"] for name in upper}
+    lower.network.load_state_dict({**state, **stored})
+    return upper_blocks
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """A backbone's weights by their names in torch, as float32.
+
+    Both of torch's exporters name initializers so; what else they add (constants) has no
+    counterpart in torch and is ignored by the caller.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    return {
+        weight.name.removesuffix(".half"): torch.tensor(numpy_helper.to_array(weight)).float()
+        for weight in onnx.load(path).graph.initializer
+    }
+
+
+def write_backbone(
+    lower: LowerBlocks, upper: nn.Module, folder: Path, card: Mapping[str, object], made: str
+) -> str:
+    """Write both halves as one network and return its digest; `made` says how it was trained."""
+    assert isinstance(upper, UpperBlocks)
+    chosen = network(lower.name)
+    full_card = {**card, "description": f"{lower.name}, {made}", "architecture": chosen.title}
+    size = chosen.input_size
+    export_backbone(lower.network, size, upper.mean, upper.deviation, folder, full_card)
+    return str(model_folder.read_card(folder)["digest"])
+
+
+def serve_like(run: TrainingRun, folder: Path, listener: Listener) -> None:
+    """Move the projection of a finished search model from validation images to `run.like`.
+
+    Nothing changes without `run.like`. Hubness penalties and weights stay right: they were fitted
+    on validation images with the projection as trained.
+    """
+    if not run.like:
+        return
+    cache = FeatureCache(run.cache)
+    image = registry.load(str(folder.resolve())).image
+    wanted, given = (
+        load_features(image, data, cache, listener.report(f"features of {what}"))[1]
+        for what, data in (
+            ("images to serve", read(run.like)),
+            (run.validation_split, read_split(run, run.validation_split)),
+        )
+    )
+    stored = model_folder.Arrays(folder / PROJECTION)
+    trained, offset = stored["image_b"], wanted.mean(axis=0) - given.mean(axis=0)
+    arrays = {
+        "image_W": stored["image_W"],
+        "image_b": trained - stored["image_W"] @ offset,
+        TRAINED_BIAS: trained,
+    }
+    model_folder.save_arrays(folder / PROJECTION, arrays)
+    card = {**model_folder.read_card(folder)}
+    for key in ("schema", "kind", "digest"):
+        card.pop(key)
+    card["image_offset"] = f"moved to the mean features of {len(wanted):,} images"
+    finish_card(folder, card)

@@ -1,1 +1,0 @@
-"""Training data, the trainer, validation, calibration and pruning."""

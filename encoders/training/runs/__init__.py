@@ -1,1 +1,0 @@
-"""Whole training runs as the commands start them; export and import of model folders."""

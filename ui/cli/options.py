@@ -1,0 +1,123 @@
+"""Options that several commands share.
+
+Names of the search modes: those of the COCO-CN paper, and plain ones that mean the same.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+index_option: Callable[[F], F] = click.option(
+    "--index",
+    "index_path",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of the index.  [default: $CAPSEARCH_INDEX, or your data directory]",
+)
+backend_option: Callable[[F], F] = click.option(
+    "--backend",
+    envvar="CAPSEARCH_BACKEND",
+    metavar="URL",
+    help="Collection in Elasticsearch, https://HOST:9200/NAME, in place of an index folder; see "
+    "docs/cluster.md.  [default: $CAPSEARCH_BACKEND, unless --index is given]",
+)
+shards_option: Callable[[F], F] = click.option(
+    "--shards",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Parts of a new collection in a cluster.",
+)
+replicas_option: Callable[[F], F] = click.option(
+    "--replicas",
+    type=click.IntRange(0, 16),
+    default=1,
+    show_default=True,
+    help="Copies of each part of a new collection on other nodes of the cluster.",
+)
+like_option: Callable[[F], F] = click.option(
+    "--like",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="Images of the quality that will be searched, showing similar things, in a layout that "
+    "--data takes, where those of --data are reduced copies: the features of reduced images have "
+    "another mean. Repeat the option for several.",
+)
+bfloat16_option: Callable[[F], F] = click.option(
+    "--bfloat16",
+    is_flag=True,
+    help="Compute the network in bfloat16: nearly twice as fast on processors with AVX-512 BF16 "
+    "or AMX, slower on others.",
+)
+decode_threads_option: Callable[[F], F] = click.option(
+    "--decode-threads",
+    type=click.IntRange(min=1),
+    show_default="one per core",
+    metavar="THREADS",
+    help="How many threads read and decode image files ahead of the model. Fewer need less "
+    "memory; more may help when the files are on a slow disk.",
+)
+json_option: Callable[[F], F] = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
+)
+
+# Of commands that read captioned images.
+data_option: Callable[[F], F] = click.option(
+    "--data",
+    "sources",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="Folder of a data set. Repeatable: captions of the same image are merged.",
+)
+model_option: Callable[[F], F] = click.option(
+    "--model",
+    "name",
+    metavar="NAME",
+    help="Name or path (./DIR) of the model.  [default: the built-in one]",
+)
+cache_option: Callable[[F], F] = click.option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder for cached image features.  [default: your cache directory]",
+)
+
+
+def first_day(value: str) -> date:
+    """The first day of a year, month or day: 2024, 2024-05 or 2024-05-31."""
+    year, month, day = _parts(value)
+    return _date(value, year, month or 1, day or 1)
+
+
+def last_day(value: str) -> date:
+    """The last day of a year, month or day: 2024, 2024-05 or 2024-05-31."""
+    year, month, day = _parts(value)
+    first = _date(value, year, month or 12, day or 1)
+    return first if day else first.replace(day=calendar.monthrange(first.year, first.month)[1])
+
+
+def _parts(value: str) -> tuple[int, int | None, int | None]:
+    found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a date; write 2024, 2024-05 or 2024-05-31")
+    year, month, day = found.groups()
+    return int(year), int(month) if month else None, int(day) if day else None
+
+
+def _date(value: str, year: int, month: int, day: int) -> date:
+    try:
+        return date(year, month, day)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a date: {error}") from error

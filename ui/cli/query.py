@@ -1,0 +1,288 @@
+"""`capsearch query`: find images by text, by an image, or by both."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from capsearch.engine.errors import InvalidImage
+from capsearch.engine.query import Query
+from capsearch.engine.records import Filters, Mode, Pixels, SearchResult
+from capsearch.ui.cli.options import backend_option, first_day, index_option, json_option, last_day
+from capsearch.ui.cli.terminal import remark
+from capsearch.ui.values import MODE_NAMES
+
+if TYPE_CHECKING:
+    from capsearch.ui.opening import AnyCollection
+
+
+EXAMPLES = """\b
+Examples:
+  capsearch query "a cat on a laptop"
+  capsearch query "一只猫趴在笔记本电脑上" --limit 3
+  capsearch query "ノートパソコンの上の猫" --open
+  capsearch query --image holiday.jpg              images like this one
+  capsearch query "at night" --image holiday.jpg   like this one, but at night
+  capsearch query dog --from 2023 --until 2024-06 --folder ~/Pictures/garden
+  capsearch query cat --mode caption               search captions only
+  capsearch query 'bus "route 9"'                  "route 9" has to occur as words
+  capsearch query cat --paths | head -1            for other programs
+  echo "red bus" | capsearch query - --json
+
+\b
+Modes, by either name:
+  cm   image    TEXT is compared with the image itself (cross-modal)
+  cl   caption  TEXT is compared with captions in any language (cross-lingual)
+  clm  hybrid   both, and words found as words (the default)
+
+JSON output always names the mode cm, cl or clm.
+
+Where the model is calibrated, the score is the probability that the image is relevant, in percent.
+Probabilities of different queries and modes compare. What image, captions, words and prior add to
+its log-odds is shown beside it. With --weight, --image or mode cl, or where the model is not
+calibrated, scores are plain scores and compare within one query only; CLM is then
+weight x CL + (1 - weight) x CM.
+"""
+
+
+def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
+    return MODE_NAMES[name]
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("text", nargs=-1, metavar="[TEXT]")
+@index_option
+@backend_option
+@click.option(
+    "--image",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Search with an image: alone, or together with TEXT.",
+)
+@click.option(
+    "--image-weight",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Weight of the image, 0 to 1, when TEXT is given as well; TEXT has the rest.",
+)
+@click.option(
+    "--lang",
+    "language",
+    metavar="en|zh|ja",
+    help="Language of TEXT.  [default: detected by its script]",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(tuple(MODE_NAMES)),
+    default="clm",
+    show_default=True,
+    callback=_mode,
+    help="Compare TEXT with images (cm or image), with captions (cl or caption), or with both "
+    "(clm or hybrid).",
+)
+@click.option(
+    "--weight",
+    type=float,
+    help="Weight of CL in CLM, 0 to 1; scores are then plain scores.  [default: calibrated "
+    "evidence, or where the model has none its weight tuned for each language]",
+)
+@click.option(
+    "--limit", "-n", type=int, default=10, show_default=True, help="Number of hits to print."
+)
+@click.option(
+    "--offset",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Number of best hits to skip: the next page starts at OFFSET + LIMIT.",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Name or path (./DIR) of the model that made the index, if its folder has moved.",
+)
+@click.option(
+    "--min-score",
+    type=float,
+    help="Leave out hits that score less: a probability from 0 to 1 where the model is calibrated, "
+    "0 shows everything.  [default: the model's cut-off]",
+)
+@click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Only images below this folder; repeatable, one of them is enough.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    help="Only images with this tag, by any name (猫 is cat), or with something narrower (a cat is "
+    "an animal); repeatable, all of them are required.",
+)
+@click.option(
+    "--from",
+    "taken_from",
+    type=first_day,
+    metavar="DATE",
+    help="Only images taken on or after this date: 2024, 2024-05 or 2024-05-31.",
+)
+@click.option(
+    "--until",
+    "taken_until",
+    type=last_day,
+    metavar="DATE",
+    help="Only images taken on or before this date: 2024, 2024-05 or 2024-05-31.",
+)
+@click.option(
+    "--caption-lang",
+    metavar="en|zh|ja",
+    help="Only images that have a caption in this language.",
+)
+@click.option(
+    "--written-by",
+    type=click.Choice(("people", "models")),
+    help="Only images that have a caption written by people, or generated by models.",
+)
+@json_option
+@click.option(
+    "--paths", "as_paths", is_flag=True, help="Print only the paths of the hits, one a line."
+)
+@click.option(
+    "--open", "open_sheet", is_flag=True, help="Show the hits with thumbnails in the browser."
+)
+@click.option(
+    "--sheet",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the hits with thumbnails to a web page (.html) or an image (.png).",
+)
+def command(
+    text: tuple[str, ...],
+    index_path: Path | None,
+    backend: str | None,
+    image: Path | None,
+    image_weight: float,
+    language: str | None,
+    mode: Mode,
+    weight: float | None,
+    limit: int,
+    offset: int,
+    model: str | None,
+    min_score: float | None,
+    folders: tuple[Path, ...],
+    tags: tuple[str, ...],
+    taken_from: date | None,
+    taken_until: date | None,
+    caption_lang: str | None,
+    written_by: Literal["people", "models"] | None,
+    as_json: bool,
+    as_paths: bool,
+    open_sheet: bool,
+    sheet: Path | None,
+) -> None:
+    """Find images by TEXT, by an image, or by both; TEXT may be - to read it from stdin."""
+    if as_json and as_paths:
+        raise click.UsageError("choose one of --json and --paths")
+    _check_sheet(sheet)
+    from capsearch.encoders.models import registry
+    from capsearch.ui.opening import open_at, place_of
+
+    filters = Filters(
+        folders=tuple(_absolute(folder) for folder in folders),
+        tags=tags,
+        taken_from=taken_from,
+        taken_until=taken_until,
+        caption_language=caption_lang,
+        written_by=written_by,
+    )
+    loaded = registry.load(model) if model else None
+    with open_at(place_of(index_path, backend), loaded) as collection:
+        engine = collection.engine()
+        query = Query(
+            text=_query_text(text),
+            image=_pixels(image, collection),
+            language=language,
+            mode=mode,
+            weight=weight,
+            image_weight=image_weight,
+            filters=filters,
+            min_score=min_score,
+            limit=limit,
+            offset=offset,
+        )
+        result = engine.search(query)
+        _print(query, result, as_json=as_json, as_paths=as_paths)
+        _write_sheet(collection, query, result, sheet, open_sheet)
+
+
+def _query_text(text: tuple[str, ...]) -> str:
+    """The arguments as one text; a single - reads it from stdin."""
+    return sys.stdin.read().strip() if text == ("-",) else " ".join(text)
+
+
+def _absolute(folder: Path) -> str:
+    return str(folder.expanduser().resolve())
+
+
+def _pixels(image: Path | None, collection: AnyCollection) -> Pixels | None:
+    if image is None:
+        return None
+    from capsearch.encoders.images.preprocess import decode
+
+    try:
+        return decode(image, collection.model.image.preprocess).pixels
+    except InvalidImage as error:
+        raise InvalidImage(f"{image}: {error}") from error
+
+
+def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool) -> None:
+    from capsearch.ui.cli import hits as hit_output
+
+    for warning in result.warnings:
+        remark(f"warning: {warning}")
+    if as_json:
+        hit_output.print_as_json(query, result)
+    elif as_paths:
+        hit_output.print_paths(result.hits)
+    else:
+        hit_output.print_table(result)
+        if not result.hits:
+            remark(hit_output.no_hits(result))
+        elif result.more:
+            remark(f"more: --offset {query.offset + query.limit}")
+
+
+def _check_sheet(sheet: Path | None) -> None:
+    if sheet is None:
+        return
+    from capsearch.ui.cli.hits import WRITERS
+
+    if sheet.suffix.lower() not in WRITERS:
+        raise click.UsageError(
+            f"--sheet writes {' or '.join(WRITERS)}, not {sheet.suffix or sheet}"
+        )
+
+
+def _write_sheet(
+    collection: AnyCollection,
+    query: Query,
+    result: SearchResult,
+    sheet: Path | None,
+    open_sheet: bool,
+) -> None:
+    if sheet is None and not open_sheet:
+        return
+    from capsearch.ui.cli import hits
+
+    target = sheet or hits.last_sheet()
+    hits.write(collection, query.text, result, target)
+    remark(f"sheet: {target}")
+    if open_sheet:
+        hits.show(target)

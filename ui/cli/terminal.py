@@ -1,0 +1,70 @@
+"""Terminal output: results on stdout, progress and remarks on stderr, all text made safe."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from capsearch.ui.values import HIDDEN, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console() -> Console:
+    """For tables on stdout; 120 columns in a pipe, so that no table is cut."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout, in UTF-8; dates in ISO 8601, paths as text.
+
+    JSON itself escapes the control characters below U+0020 only; what else `printable` replaces
+    is escaped too, so that the document can be shown on a terminal and loses nothing.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=_plain_value)
+    lines = (HIDDEN.sub(_escaped, line) for line in text.split("\n"))
+    click.echo("\n".join(lines))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, date):  # datetimes are dates
+        return value.isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def remark(text: str) -> None:
+    """Print a line on stderr."""
+    click.echo(printable(text), err=True)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns; Han and kana count as two cells wide.
+
+    The last column is not padded, so that no line ends in spaces.
+    """
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    widths[-1:] = [0]
+    return [
+        "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,1 +1,0 @@
-"""One module a command, imported only when that command runs."""
