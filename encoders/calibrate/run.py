@@ -26,19 +26,18 @@ from capsearch.encoders.data.dataset import read, read_labelled
 from capsearch.encoders.data.features import FeatureCache, Report, default_cache, load_features
 from capsearch.encoders.data.layouts import Source
 from capsearch.encoders.models import calibration, registry
-from capsearch.encoders.models.classifiers import ConceptClassifiers, distil
+from capsearch.encoders.models.classifiers import ConceptClassifiers
 from capsearch.encoders.models.clip import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.text import own_calibration
 from capsearch.encoders.text import concepts
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence import LengthDependent
-from capsearch.engine.protocols import Enricher, Tagger
-from capsearch.engine.records import LANGUAGES, ImageFeatures, Vectors
+from capsearch.engine.protocols import Enricher
+from capsearch.engine.records import LANGUAGES, Vectors
 from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
-_BATCH = 1024  # images at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,45 +100,17 @@ def _classifiers(
 
     None without a tagger.
     """
+    from capsearch.encoders.calibrate.distil import Tagged, distil  # torch
+
     tagger = model.enricher().tagger
     if tagger is None:
         return None
     data = read(run.sources, splits=[run.bank_split])
-    tagged = _tagged(model, tagger, load_features(model.image, data, cache, report)[1], mean)
+    tagged = Tagged.of(model, tagger, load_features(model.image, data, cache, report)[1], mean)
     if run.labelled:
         data = read_labelled(run.labelled, run.all_concepts).split("train")
-        tagged += _tagged(model, tagger, load_features(model.image, data, cache, report)[1])
+        tagged += Tagged.of(model, tagger, load_features(model.image, data, cache, report)[1])
     return distil(tagged.ids, tagged.probabilities, tagged.images)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tagged:
-    """Image vectors, and what a tagger says of the images."""
-
-    ids: tuple[str, ...]
-    probabilities: Vectors  # (N, K)
-    images: Vectors  # (N, D)
-
-    def __add__(self, other: _Tagged) -> _Tagged:
-        return _Tagged(
-            self.ids,
-            np.concatenate([self.probabilities, other.probabilities]),
-            np.concatenate([self.images, other.images]),
-        )
-
-
-def _tagged(
-    model: Model, tagger: Tagger, features: Vectors, mean: Vectors | None = None
-) -> _Tagged:
-    """`mean`: that of the images that will be searched, to which theirs is moved."""
-    batches = [
-        tagger.concept_probabilities(ImageFeatures(features[start : start + _BATCH]))
-        for start in range(0, len(features), _BATCH)
-    ]
-    if mean is not None:
-        features = features + (mean - features.mean(axis=0))
-    probabilities = np.concatenate([found for _, found in batches])
-    return _Tagged(batches[0][0], probabilities, model.image.project(features))
 
 
 def _with_fitted_vectors(

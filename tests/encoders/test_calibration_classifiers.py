@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
 from capsearch.encoders.calibrate import run as run_module
+from capsearch.encoders.calibrate.distil import distil
 from capsearch.encoders.calibrate.run import CalibrationRun
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.vectors import as_document, unit
@@ -54,8 +56,8 @@ def features(name):
 
 @pytest.fixture(autouse=True)
 def data(monkeypatch):
-    monkeypatch.setattr("capsearch.encoders.models.classifiers._STEPS", 200)
-    monkeypatch.setattr("capsearch.encoders.models.classifiers._MIN_IMAGES", 15.0)
+    monkeypatch.setattr("capsearch.encoders.calibrate.distil._STEPS", 200)
+    monkeypatch.setattr("capsearch.encoders.calibrate.distil._MIN_IMAGES", 15.0)
     monkeypatch.setattr(run_module, "read", lambda sources, splits: "captioned")
     monkeypatch.setattr(
         run_module, "read_labelled", lambda sources, everything: Split(f"labelled {everything}")
@@ -92,3 +94,17 @@ def test_all_concepts_of_the_labelled_photographs_are_read_where_none_was_held_o
 
 def test_without_a_tagger_there_are_none():
     assert classifiers(Model(None)) is None
+
+
+def test_a_tagger_is_learned_as_a_function_of_image_vectors(monkeypatch):
+    monkeypatch.undo()
+    random = np.random.default_rng(0)
+    vectors = unit(random.standard_normal((4000, 8)))
+    log_odds = 3 * vectors[:, :2] - 1
+    images = as_document(vectors, random.random(4000).astype(np.float32))
+    rare = np.full((4000, 1), 0.001, np.float32)
+    probabilities = np.concatenate([1 / (1 + np.exp(-log_odds)), rare], 1).astype(np.float32)
+    found = distil(("cat", "couch", "pug"), probabilities, images)
+    assert found.ids == ("cat", "couch")  # four images of pugs are too few
+    assert np.abs(images @ found.weights.T + found.biases - log_odds).mean() < 0.3
+    assert (found.weights[:, -1] == 0).all()  # the hubness penalty tells nothing

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from capsearch.encoders.models.classifiers import ConceptClassifiers, distil
-from capsearch.engine.vectors import as_document, unit
+from capsearch.encoders.models.classifiers import ConceptClassifiers
 
 IDS = ("animal", "cat", "couch", "pug")
 RANDOM = np.random.default_rng(0)
@@ -51,15 +50,3 @@ def test_they_are_read_back_as_they_were(tmp_path):
     assert found.ids == IDS
     np.testing.assert_allclose(found.weights, classifiers().weights, atol=0.01)
     np.testing.assert_allclose(found.biases, classifiers().biases, atol=0.01)
-
-
-def test_a_tagger_is_learned_as_a_function_of_image_vectors():
-    vectors = unit(RANDOM.standard_normal((4000, 8)))
-    log_odds = 3 * vectors[:, :2] - 1
-    images = as_document(vectors, RANDOM.random(4000).astype(np.float32))
-    rare = np.full((4000, 1), 0.001, np.float32)
-    probabilities = np.concatenate([1 / (1 + np.exp(-log_odds)), rare], 1).astype(np.float32)
-    found = distil(("cat", "couch", "pug"), probabilities, images)
-    assert found.ids == ("cat", "couch")  # four images of pugs are too few
-    assert np.abs(images @ found.weights.T + found.biases - log_odds).mean() < 0.3
-    assert (found.weights[:, -1] == 0).all()  # the hubness penalty tells nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,11 @@ def test_labelled_images_without_a_known_label_are_refused_in_one_line(
     red = str(only_red(workshop, tmp_path / "red"))
     assert calibrate(workshop, tmp_path / "made", "--labelled", red) == 2
     assert "no image with a known label" in capsys.readouterr().err
+
+
+def test_without_torch_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["calibrate", "--data", str(tmp_path)]) == 2
+    assert "calibration needs an extra: pip install 'capsearch[train]'" in capsys.readouterr().err

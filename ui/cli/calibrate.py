@@ -15,6 +15,7 @@ from capsearch.ui.cli.options import (
     model_option,
 )
 from capsearch.ui.cli.terminal import aligned, print_json, remark
+from capsearch.ui.cli.train_options import need_packages
 
 EXAMPLES = """\b
 Examples:
@@ -83,6 +84,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Fit what evidence is worth to a model: images, captions, words."""
+    need_packages("torch", purpose="calibration")  # fits the classifiers of concepts
     from capsearch.encoders.calibrate.run import CalibrationRun, calibrate
     from capsearch.indexer.pipeline import Progress
     from capsearch.ui.cli.progress import progress_bar

@@ -20,7 +20,7 @@ from capsearch.ui.cli.train_options import (
     epochs_option,
     labelled_option,
     lr_option,
-    need_torch,
+    need_packages,
     no_flip_option,
     run_options,
     teacher_options,
@@ -106,7 +106,7 @@ def student(
     **shared: Any,
 ) -> int:
     """Distil a search model into a smaller backbone, with the same text encoders."""
-    need_torch()
+    need_packages()
     from capsearch.encoders.train.student_run import train_student
 
     options = training_options(
@@ -232,7 +232,7 @@ def text(
     **shared: Any,
 ) -> int:
     """Train text encoders and an image projection on a backbone's features."""
-    need_torch()
+    need_packages()
     from capsearch.encoders.train.run import DEFAULT_BACKBONE
     from capsearch.encoders.train.text_run import train_text
 
@@ -290,7 +290,7 @@ def projection(
     **shared: Any,
 ) -> int:
     """Project another backbone into an existing model's space."""
-    need_torch()
+    need_packages()
     from capsearch.encoders.models.registry import DEFAULT_MODEL
     from capsearch.encoders.train import text_run
 
@@ -363,7 +363,7 @@ def backbone(
     **shared: Any,
 ) -> int:
     """Fine-tune a backbone's upper blocks against captions, with text encoders."""
-    need_torch()
+    need_packages()
     from capsearch.encoders.train.backbone_run import train_backbone
 
     options = training_options(

@@ -14,7 +14,7 @@ from capsearch.ui.cli.train_options import (
     epochs_option,
     labelled_option,
     lr_option,
-    need_torch,
+    need_packages,
     no_flip_option,
     run_options,
     training_options,
@@ -101,7 +101,7 @@ def tags(
     **shared: Any,
 ) -> int:
     """Train a tagger on a backbone's features."""
-    need_torch()
+    need_packages()
     from capsearch.encoders.data.tag_labels import MIN_COUNT
     from capsearch.encoders.train.tags import TagConfig, TagsRun, train_tags
 
@@ -192,7 +192,7 @@ def caption(
     **shared: Any,
 ) -> int:
     """Train a captioner on a backbone's feature maps."""
-    need_torch()
+    need_packages()
     from capsearch.encoders.train.caption_run import CaptionRun, stages_of, train_caption
     from capsearch.encoders.train.decoders import CaptionConfig
 

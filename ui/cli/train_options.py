@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -265,15 +266,11 @@ no_flip_option: Option[Any] = click.option(
 )
 
 
-def need_torch() -> None:
-    """MissingExtra unless the packages of the extra `train` are there."""
-    try:
-        import gensim  # noqa: F401
-        import onnxscript  # noqa: F401
-        import pycocoevalcap  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("training", "train") from None
+def need_packages(*packages: str, purpose: str = "training", extra: str = "train") -> None:
+    """MissingExtra unless these are installed; by default all that training needs."""
+    needed = packages or ("gensim", "onnxscript", "pycocoevalcap", "torch")
+    if not all(find_spec(package) for package in needed):
+        raise MissingExtra(purpose, extra)
 
 
 def training_options(
