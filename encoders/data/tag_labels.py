@@ -38,7 +38,7 @@ from capsearch.encoders.text.concepts.mentions import (
     means_nothing,
 )
 from capsearch.encoders.text.languages import normalise, simplify
-from capsearch.engine.errors import TrainingProblem, UnknownLanguage
+from capsearch.engine.errors import MissingExtra, TrainingProblem, UnknownLanguage
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,11 @@ def _japanese_key(word: Word) -> tuple[str, str]:
 
 @cache
 def _jieba() -> Any:
-    import jieba
-    import jieba.posseg
-
+    try:
+        import jieba
+        import jieba.posseg
+    except ImportError:
+        raise MissingExtra("finding tags in Chinese captions", "train") from None
     jieba.setLogLevel(60)
     return jieba.posseg.POSTokenizer(jieba.Tokenizer())
 

@@ -1,6 +1,6 @@
 """Beam search over the words of several languages at once; a beam of one is greedy search.
 
-Words that a captioner writes, by language, and how captions are split into them and joined.
+Words that a captioner writes, by language, and how they are joined to a caption.
 
 Words, not pieces of words: a decoder knows the language it writes, so each step chooses among the
 words of this language alone, and a caption takes no more steps than it has words.
@@ -9,11 +9,9 @@ words of this language alone, and a caption takes no more steps than it has word
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,13 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.atomic import write_text
-from capsearch.encoders.text.languages import normalise, simplify
 from capsearch.engine.records import Vectors
 
 END = 0  # the word that ends a caption: row 0, and the first output of every language
 WORDS_FILE = "words.json"
-_COMMAS = {"zh": "，、", "ja": "、"}  # kept, since long sentences need them
-_COMMA = re.compile("[,，、，]")
 # Words that sentences repeat: articles, prepositions, particles, measure words. All others say what
 # is there, and a caption that says it twice is mostly wrong.
 _FUNCTION_WORDS = {
@@ -127,20 +122,6 @@ def build_vocabulary(
     return CaptionVocabulary(words)
 
 
-def split_words(text: str, language: str, commas: bool = False) -> tuple[str, ...]:
-    """A caption's words as written, in lower case, without punctuation.
-
-    `commas` keeps the commas of Chinese and Japanese.
-    """
-    plain = normalise(simplify(text) if language == "zh" else text).lower()
-    if language == "en":
-        return tuple(re.findall(r"[a-z0-9]+(?:['’-][a-z0-9]+)*", plain))
-    kept = _COMMAS.get(language, "") if commas else ""
-    plain = _COMMA.sub(kept[:1] or " ", plain)
-    cut = _jieba().cut(plain, HMM=False) if language == "zh" else map(str, _mecab()(plain))
-    return tuple(word for word in cut if re.search(r"\w", word) or (word in kept and word))
-
-
 def join_words(words: Sequence[str], language: str) -> str:
     """A caption from its words; English starts with a capital letter."""
     if language == "en":
@@ -151,22 +132,6 @@ def join_words(words: Sequence[str], language: str) -> str:
         between = " " if text and text[-1].isascii() and word[0].isascii() else ""  # Latin words
         text += between + word
     return text.strip("，、 ")
-
-
-@cache
-def _jieba() -> Any:
-    import jieba
-
-    jieba.setLogLevel(60)
-    return jieba.Tokenizer()
-
-
-@cache
-def _mecab() -> Any:
-    import fugashi
-    import unidic_lite
-
-    return fugashi.Tagger(f'-d "{unidic_lite.DICDIR}" -Owakati')
 
 
 State = tuple[NDArray[Any], ...]  # arrays (N, J, ...): one lane for each language and hypothesis

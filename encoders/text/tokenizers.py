@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from typing import Any
 
 from Stemmer import Stemmer
 
 from capsearch.encoders.text.languages import normalise, simplify
-from capsearch.engine.errors import UnknownLanguage
+from capsearch.engine.errors import MissingExtra, UnknownLanguage
 from capsearch.engine.protocols import Tokenizer
 
 MAX_CHARACTERS = 2000  # longer than any sentence; a pasted book must not stall a query
@@ -55,10 +58,11 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class ChineseTokenizer:
-    """jieba with a pinned dictionary, on Simplified text; Latin words are lower-cased.
+    """jieba's most probable cut of Simplified text, with a pinned dictionary; Latin in lower case.
 
-    None means jieba's whole dictionary, with which training starts. `pinned` then reduces it to
-    the words of the captions, which loads in 20 ms instead of 500.
+    None means jieba's whole dictionary, with which training starts: it needs the extra `train`.
+    `pinned` then reduces it to the words of the captions, and the model's folder stores these, so
+    that searching needs no dictionary but the model's. rjieba cuts; tests compare it with jieba.
     """
 
     dictionary: Dictionary | None = None
@@ -70,45 +74,62 @@ class ChineseTokenizer:
         text = simplify(normalise(text))[:MAX_CHARACTERS].lower()
         # Without the HMM, text outside the dictionary becomes single characters; the HMM would
         # guess words that are in no vocabulary.
-        return tuple(w for w in self._jieba.cut(text, HMM=False) if _WORD.search(w))
+        return tuple(word for word in self._cutter.cut(text, hmm=False) if _WORD.search(word))
 
     def pinned(self, used: set[str]) -> ChineseTokenizer:
         """This tokenizer, its dictionary pruned to the words in `used`."""
-        frequencies = self._jieba.FREQ
+        frequencies = self._words.words
         words = {word: frequencies[word] for word in sorted(used) if frequencies.get(word)}
-        return ChineseTokenizer(Dictionary(words, self._jieba.total))
+        return ChineseTokenizer(Dictionary(words, self._words.total))
 
     @cached_property
-    def _jieba(self) -> Any:
-        import jieba
+    def _words(self) -> Dictionary:
+        return _whole_dictionary() if self.dictionary is None else self.dictionary
 
-        jieba.setLogLevel(60)
-        cutter = jieba.Tokenizer()
-        if self.dictionary is None:
-            cutter.initialize()
-            cutter.FREQ = _lower(cutter.FREQ)
-        else:
-            cutter.FREQ, cutter.total = _prefixes(self.dictionary.words), self.dictionary.total
-            cutter.initialized = True
+    @cached_property
+    def _cutter(self) -> Any:
+        cutter = _rjieba().Jieba.empty()
+        rest = self._words.total
+        for word, frequency in self._words.words.items():
+            if _CUT_BY_JIEBA.fullmatch(word):
+                cutter.add_word(word, frequency, "")
+                rest -= frequency
+        # What is left of the total: an entry that no text contains, since texts are split at it.
+        cutter.add_word(" ", rest, "")
         return cutter
 
 
-def _lower(words: Mapping[str, int]) -> dict[str, int]:
-    """Lower-cased words and prefixes (T恤 -> t恤), since text is lower-cased before it is cut."""
-    lowered: dict[str, int] = {}
-    for word, frequency in words.items():
-        lower = word.lower()
-        lowered[lower] = max(frequency, lowered.get(lower, 0))
-    return lowered
+# The characters that jieba joins to words; rjieba also joins rare ones (CJK extensions).
+_CUT_BY_JIEBA = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&._%-]+")
 
 
-def _prefixes(words: Mapping[str, int]) -> dict[str, int]:
-    """The dictionary in jieba's form: every prefix of a word has an entry, 0 if it is no word."""
-    table = dict(words)
-    for word in words:
-        for end in range(1, len(word)):
-            table.setdefault(word[:end], 0)
-    return table
+@cache
+def _rjieba() -> Any:
+    """The compiled part of rjieba: importing the package would load a whole dictionary first."""
+    package = find_spec("rjieba")
+    assert package is not None  # a dependency
+    module = PathFinder.find_spec("rjieba.rjieba", package.submodule_search_locations)
+    assert module is not None and module.loader is not None
+    compiled = module_from_spec(module)
+    module.loader.exec_module(compiled)
+    return compiled
+
+
+@cache
+def _whole_dictionary() -> Dictionary:
+    """jieba's dictionary in lower case (T恤 -> t恤), since text is lower-cased before it is cut."""
+    package = find_spec("jieba")
+    if package is None or package.origin is None:
+        raise MissingExtra("cutting Chinese text without a model's dictionary", "train")
+    words: dict[str, int] = {}
+    total = 0
+    with Path(package.origin).with_name("dict.txt").open(encoding="utf-8") as lines:
+        for line in lines:
+            word, count, _ = line.split(" ")
+            lower, frequency = word.lower(), int(count)
+            words[lower] = max(frequency, words.get(lower, 0))
+            total += frequency
+    return Dictionary(words, total)
 
 
 @dataclass(frozen=True)

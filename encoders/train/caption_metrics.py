@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
 from capsearch.encoders.data.dataset import CaptionDataset
-from capsearch.encoders.models.caption_search import split_words
+from capsearch.encoders.text.concepts.mentions import mecab
+from capsearch.encoders.text.languages import normalise, simplify
 from capsearch.engine.errors import MissingExtra
 
 References = Mapping[str, Mapping[int, tuple[str, ...]]]  # language -> image row -> captions
+_COMMAS = {"zh": "，、", "ja": "、"}  # kept for writing, since long sentences need them
+_COMMA = re.compile("[,，、，]")
 METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D")
 
 
@@ -30,6 +36,30 @@ def references_of(data: CaptionDataset, languages: Sequence[str]) -> References:
             if texts:
                 found[language][row] = texts
     return found
+
+
+def split_words(text: str, language: str, commas: bool = False) -> tuple[str, ...]:
+    """A caption's words as written, in lower case, without punctuation.
+
+    `commas` keeps the commas of Chinese and Japanese. MissingExtra without jieba.
+    """
+    plain = normalise(simplify(text) if language == "zh" else text).lower()
+    if language == "en":
+        return tuple(re.findall(r"[a-z0-9]+(?:['’-][a-z0-9]+)*", plain))
+    kept = _COMMAS.get(language, "") if commas else ""
+    plain = _COMMA.sub(kept[:1] or " ", plain)
+    cut = _jieba().cut(plain, HMM=False) if language == "zh" else map(str, mecab()(plain))
+    return tuple(word for word in cut if re.search(r"\w", word) or (word in kept and word))
+
+
+@cache
+def _jieba() -> Any:
+    try:
+        import jieba
+    except ImportError:
+        raise MissingExtra("splitting Chinese captions into words", "train") from None
+    jieba.setLogLevel(60)
+    return jieba.Tokenizer()
 
 
 def in_words(text: str, language: str) -> str:

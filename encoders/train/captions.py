@@ -37,11 +37,10 @@ from capsearch.encoders.models.caption_search import (
     CaptionVocabulary,
     Hypotheses,
     build_vocabulary,
-    split_words,
 )
 from capsearch.encoders.models.captioner import BATCH, CaptionDecoders, Confidence
 from capsearch.encoders.text import concepts
-from capsearch.encoders.train.caption_metrics import References, cider
+from capsearch.encoders.train.caption_metrics import References, cider, split_words
 from capsearch.encoders.train.decoders import CaptionNetwork, ImageBatch
 from capsearch.encoders.train.dual_encoder import Loss, TrainingOptions
 from capsearch.encoders.train.feature_maps import EncodedImages

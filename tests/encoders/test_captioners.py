@@ -14,7 +14,6 @@ from capsearch.encoders.models.caption_search import (
     Hypotheses,
     build_vocabulary,
     join_words,
-    split_words,
 )
 from capsearch.encoders.models.captioner import (
     WEIGHTS_FILE,
@@ -30,6 +29,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from capsearch.encoders.train.caption_metrics import split_words
 from capsearch.encoders.train.decoders import DECODERS, CaptionConfig, CaptionNetwork, ImageBatch
 
 WORDS = {"en": ("a", "cat", "dog"), "zh": ("猫", "狗", "，", "一只")}

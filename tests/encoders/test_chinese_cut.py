@@ -1,13 +1,23 @@
 """The Chinese word segmentation that the models were trained with, whatever library computes it.
 
-Nothing here calls jieba: a replacement has to give the same tokens for these sentences, or the
+They were trained on the cuts of jieba 0.42.1. Another library has to give the same tokens, or the
 tokenizer needs a new version and the models need training.
 """
 
+import re
+import subprocess
+import sys
+
+import jieba
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from capsearch.encoders.models import registry
-from capsearch.encoders.text.tokenizers import ChineseTokenizer, Dictionary
+from capsearch.encoders.text import concepts, tokenizers
+from capsearch.encoders.text.languages import normalise, simplify
+from capsearch.encoders.text.tokenizers import MAX_CHARACTERS, ChineseTokenizer, Dictionary
+from capsearch.engine.errors import MissingExtra
 
 EXPECTED = {
     "一只黑色的猫趴在笔记本电脑上": "一只 黑色 的 猫 趴在 笔记本电脑 上",
@@ -75,3 +85,97 @@ class TestMostProbableCut:
         cut = ChineseTokenizer(Dictionary({"黑色": 3, "色猫": 2}, 100))
         # 黑色 + 猫: 3/100 * 1/100 beats 黑 + 色猫: 1/100 * 2/100
         assert cut.tokens("黑色猫") == ("黑色", "猫")
+
+
+def jieba_with(dictionary: Dictionary | None) -> jieba.Tokenizer:
+    """jieba with a pinned dictionary; None: with its own, in lower case."""
+    jieba.setLogLevel(60)
+    cutter = jieba.Tokenizer()
+    if dictionary is None:
+        cutter.initialize()
+        words: dict[str, int] = {}
+        for word, frequency in cutter.FREQ.items():  # with every prefix of a word, at 0
+            words[word.lower()] = max(frequency, words.get(word.lower(), 0))
+        cutter.FREQ = words
+        return cutter
+    cutter.FREQ = {word[:end]: 0 for word in dictionary.words for end in range(1, len(word))}
+    cutter.FREQ |= dictionary.words
+    cutter.total, cutter.initialized = dictionary.total, True
+    return cutter
+
+
+def cut_by(cutter: jieba.Tokenizer, text: str) -> tuple[str, ...]:
+    text = simplify(normalise(text))[:MAX_CHARACTERS].lower()
+    words = cutter.cut(text, HMM=False)
+    return tuple(word for word in words if re.search(r"\w", word))
+
+
+def chinese_names() -> list[str]:
+    return [name for concept in concepts.all_concepts().values() for name in concept.names["zh"]]
+
+
+# Words that the models know, single characters, and what lies outside jieba's classes of
+# characters: CJK extensions, kana, Hangul, accents, marks and spaces.
+PARTS = st.one_of(
+    st.sampled_from([*EXPECTED, *OUTSIDE_CAPTIONS, *chinese_names()]),
+    st.text("的一不上人有小大中子男女学生研究命起源长江桥猫狗趴", min_size=1, max_size=6),
+    st.text("abcXYZ019+#&._%-T恤NBA", min_size=1, max_size=6),
+    st.sampled_from(
+        ["㐀", "𠀀", "鿖", "鿿", "〇", "ー", "カ", "한", "é", "，", " ", "\r\n", "🐱", "隻"]
+    ),
+    st.text(max_size=3),
+)
+TEXTS = st.lists(PARTS, max_size=8).map("".join)
+
+
+@pytest.fixture(scope="module")
+def jieba_built_in(built_in):
+    return jieba_with(built_in.dictionary)
+
+
+@pytest.fixture(scope="module")
+def jieba_full():
+    return jieba_with(None)
+
+
+class TestTheSameAsJieba:
+    @pytest.mark.parametrize("model", ["trio", "trio-accurate", "trio-fast"])
+    def test_for_all_names_of_concepts(self, model):
+        tokenizer = registry.load(model).text.encoders["zh"].tokenizer
+        cutter, names = jieba_with(tokenizer.dictionary), chinese_names()
+        assert len(names) > 9000
+        assert [name for name in names if tokenizer.tokens(name) != cut_by(cutter, name)] == []
+
+    def test_with_the_whole_dictionary(self, full, jieba_full):
+        texts = [*EXPECTED, *OUTSIDE_CAPTIONS, *chinese_names()]
+        assert [text for text in texts if full.tokens(text) != cut_by(jieba_full, text)] == []
+
+    @settings(max_examples=300, deadline=None)
+    @given(TEXTS)
+    def test_for_any_text(self, built_in, jieba_built_in, full, jieba_full, text):
+        assert built_in.tokens(text) == cut_by(jieba_built_in, text)
+        assert full.tokens(text) == cut_by(jieba_full, text)
+
+    @pytest.mark.parametrize("text", ["㐀㐁", "鿖猫", "猫㐀㐁"])
+    def test_rare_characters_are_single_even_if_the_dictionary_joins_them(self, text):
+        # jieba joins U+4E00 to U+9FD5 only.
+        dictionary = Dictionary({"㐀㐁": 9, "鿖猫": 9, "猫": 5}, 100)
+        tokens = ChineseTokenizer(dictionary).tokens(text)
+        assert tokens == cut_by(jieba_with(dictionary), text) == tuple(text)
+
+
+def test_searching_needs_no_jieba_and_loads_no_dictionary_of_a_library():
+    script = (
+        "import sys; from capsearch.encoders.models import registry;"
+        "assert registry.load().text.encoders['zh'].tokenizer.tokens('猫和狗');"
+        "print({'jieba', 'rjieba'} & set(sys.modules))"  # importing rjieba loads 349,045 words
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_training_without_jieba_names_the_extra(monkeypatch):
+    monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
+    tokenizers._whole_dictionary.cache_clear()
+    with pytest.raises(MissingExtra, match=r"capsearch\[train\]"):
+        ChineseTokenizer().pinned({"猫"})

@@ -93,7 +93,7 @@ class TestChinese:
     def test_an_empty_dictionary_gives_single_characters(self):
         assert ChineseTokenizer(Dictionary({}, 1)).tokens("黑色的猫") == ("黑", "色", "的", "猫")
 
-    def test_pinned_jieba_prints_nothing_and_writes_no_cache(self, tmp_path):
+    def test_a_pinned_dictionary_prints_nothing_and_writes_no_cache(self, tmp_path):
         script = (
             "from capsearch.encoders.text.tokenizers import ChineseTokenizer, Dictionary;"
             "made = ChineseTokenizer(Dictionary({'黑色': 9, '猫': 5}, 14));"
