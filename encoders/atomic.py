@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -9,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from capsearch.engine.errors import WriteFailed
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-\d+\.tmp")  # .NAME.PROCESS-THREAD.tmp
 
 
@@ -59,3 +63,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """WriteFailed instead of an OSError inside the block."""
+    try:
+        yield
+    except OSError as problem:
+        raise write_failed(place, problem) from problem
+
+
+def write_failed(place: Path, problem: OSError | str) -> WriteFailed:
+    """What to tell about a failed write to `place`."""
+    if isinstance(problem, OSError):
+        reason = problem.strerror or str(problem)
+        problem = f"the disk is full ({reason})" if problem.errno in _FULL else reason
+    return WriteFailed(
+        f"cannot write {place}: {problem}; what was saved before is still there. "
+        "Make that folder writable, with room, or choose another --index; then run this again"
+    )

@@ -15,6 +15,7 @@ CapsearchError
 │   ├── IndexBusy       another process is writing to it
 │   ├── RootUnavailable a folder to index is not there, or suddenly empty
 │   ├── SchemaTooNew    made by a newer capsearch
+│   ├── SchemaTooOld    made by an older capsearch; the message names the command that rebuilds it
 │   └── ModelMismatch   made with other models than the ones asked for
 ├── DataProblem         a data set that is not laid out as expected
 └── TrainingProblem     a training run that cannot start or go on
@@ -86,6 +87,10 @@ class RootUnavailable(IndexProblem):
 
 class SchemaTooNew(IndexProblem):
     """The index was made by a newer capsearch."""
+
+
+class SchemaTooOld(IndexProblem):
+    """The index was made by an older capsearch; the message names the command that rebuilds it."""
 
 
 class ModelMismatch(IndexProblem):

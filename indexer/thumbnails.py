@@ -18,7 +18,6 @@ from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import ImageRecord
 from capsearch.indexer.sqlite.catalog import SqliteCatalog
 from capsearch.indexer.sqlite.collection import THUMBNAILS
-from capsearch.indexer.sqlite.schema import writing
 
 _NAME = re.compile(r"(?P<id>[0-9a-f]{32})-\d{2,4}\.jpg")
 _QUALITY = 85  # JPEG, not WebP: Streamlit serves JPEG unchanged, but converts WebP on every request
@@ -90,7 +89,7 @@ def _writable(folder: Path) -> bool:
 
 def _write(paths: tuple[str, ...], edge: int, target: Path) -> None:
     small = _first_that_opens(paths, edge)
-    with writing(target):
+    with atomic.writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(target) as temporary:
             small.save(temporary, "JPEG", quality=_QUALITY, optimize=True)

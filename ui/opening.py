@@ -42,16 +42,23 @@ def open_at(place: Place, model: Model | None = None) -> AnyCollection:
 
 
 def create_at(
-    place: Place, model: Model | None = None, shards: int = 1, replicas: int = 1
+    place: Place,
+    model: Model | None = None,
+    shards: int = 1,
+    replicas: int = 1,
+    rebuild: bool = False,
 ) -> AnyCollection:
-    """For writing; shards and replicas are those of a new collection in a cluster."""
+    """For writing; shards and replicas are those of a new collection in a cluster.
+
+    To `rebuild` it, a collection of an older schema is opened too.
+    """
     if isinstance(place, str):
         from capsearch.indexer.elastic.collection import ElasticCollection
 
         return ElasticCollection.create(place, model, shards, replicas)
     from capsearch.indexer.sqlite.collection import Collection
 
-    return Collection.create(place, model)
+    return Collection.create(place, model, rebuild)
 
 
 @contextmanager

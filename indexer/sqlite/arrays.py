@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders import atomic
+from capsearch.encoders.atomic import write_failed
 from capsearch.engine.errors import IndexProblem
-from capsearch.indexer.sqlite.schema import write_failed
 
 Rows: TypeAlias = NDArray[Any]  # (N, W), float16 or float32
 Slots: TypeAlias = NDArray[np.int64]  # row numbers

@@ -38,13 +38,7 @@ from capsearch.engine.records import (
 )
 from capsearch.indexer.sources.scan import spellings
 from capsearch.indexer.sqlite.arrays import VectorFile
-from capsearch.indexer.sqlite.schema import (
-    ENRICHED_SCHEMA,
-    FACETS_SCHEMA,
-    WORDS_SCHEMA,
-    close,
-    connect,
-)
+from capsearch.indexer.sqlite.schema import close, connect
 
 if TYPE_CHECKING:
     from capsearch.indexer.sqlite.writer import CatalogWriter
@@ -56,26 +50,23 @@ _TAGGED = "(label = ? OR (concept != '' AND concept IN (SELECT value FROM json_e
 _LABELLED = "label = ?"
 
 
-def where(filters: Filters, linked: bool = True) -> tuple[str, list[object]]:
-    """A condition on images `i`, checked for each: they have a file and pass the filters.
-
-    Tags of a catalog that is not `linked`, of an older version, are not linked by concepts.
-    """
+def where(filters: Filters) -> tuple[str, list[object]]:
+    """A condition on images `i`, checked for each: they have a file and pass the filters."""
     conditions = ["EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"]
     values: list[object] = []
-    for condition, operands in _conditions(filters, linked):
+    for condition, operands in _conditions(filters):
         conditions.append(condition)
         values.extend(operands)
     return " AND ".join(conditions), values
 
 
-def _conditions(filters: Filters, linked: bool) -> Iterator[tuple[str, list[object]]]:
+def _conditions(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(SQL condition, its values) for each field of `filters` that is set."""
     if filters.folders:
         ranges, bounds = _inside(filters.folders)
         yield f"EXISTS (SELECT 1 FROM files WHERE image_id = i.id AND ({ranges}))", bounds
     for label in filters.tags:
-        condition, values = _tagged(label, linked)
+        condition, values = _tagged(label)
         yield f"EXISTS (SELECT 1 FROM tags WHERE image_id = i.id AND {condition})", values
     yield from _dates(filters)
     if filters.caption_language is not None or filters.written_by is not None:
@@ -89,10 +80,10 @@ def _inside(folders: Sequence[str]) -> tuple[str, list[object]]:
     return " OR ".join(["path >= ? AND path < ?"] * len(spelt)), bounds
 
 
-def sources(filters: Filters, linked: bool = True) -> Iterator[tuple[str, list[object]]]:
+def sources(filters: Filters) -> Iterator[tuple[str, list[object]]]:
     """(FROM ... WHERE ..., its values) with the images that pass one of the filters."""
     for label in filters.tags:
-        condition, values = _tagged(label, linked)
+        condition, values = _tagged(label)
         yield f"FROM tags WHERE {condition}", values
     if filters.folders:
         ranges, bounds = _inside(filters.folders)
@@ -113,12 +104,8 @@ def _dates(filters: Filters) -> Iterator[tuple[str, list[object]]]:
         yield "taken_at <= ?", [filters.taken_until.isoformat() + "T~"]
 
 
-def _tagged(label: str, linked: bool) -> tuple[str, list[object]]:
+def _tagged(label: str) -> tuple[str, list[object]]:
     """A condition on tags: this label, another name of what it names, or something narrower."""
-    if not linked:
-        return _LABELLED, [label]
-    from capsearch.encoders.text import concepts
-
     ids = sorted(concepts.under(label))
     return (_TAGGED, [label, json.dumps(ids)]) if ids else (_LABELLED, [label])
 
@@ -169,7 +156,7 @@ class SqliteCatalog:
     def captions(self, ids: Sequence[str]) -> Mapping[str, tuple[Caption, ...]]:
         """All captions of each image, those written by people first."""
         rows = self._rows_by_id(
-            f"SELECT image_id, text, language, source, {self.confidence()} FROM captions "
+            "SELECT image_id, text, language, source, confidence FROM captions "
             f"WHERE image_id IN ({{}}) ORDER BY source GLOB '{GENERATED}*', id",
             ids,
         )
@@ -177,9 +164,8 @@ class SqliteCatalog:
 
     def tags(self, ids: Sequence[str]) -> Mapping[str, tuple[Tag, ...]]:
         """All tags of each image, by falling confidence."""
-        concept = "concept" if self.is_enriched() else "''"
         rows = self._rows_by_id(
-            f"SELECT image_id, label, language, confidence, source, {concept} FROM tags "
+            "SELECT image_id, label, language, confidence, source, concept FROM tags "
             "WHERE image_id IN ({}) ORDER BY confidence DESC, label, language, source",
             ids,
         )
@@ -201,10 +187,9 @@ class SqliteCatalog:
     def metadata(self, ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Texts of each image that are neither captions nor tags, by what they are."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
-        if self.has_words():
-            sql = "SELECT image_id, key, value FROM metadata WHERE image_id IN ({})"
-            for image_id, key, value in self._rows_by_id(sql, ids):
-                found[image_id][key] = value
+        sql = "SELECT image_id, key, value FROM metadata WHERE image_id IN ({})"
+        for image_id, key, value in self._rows_by_id(sql, ids):
+            found[image_id][key] = value
         return found
 
     def select(self, filters: Filters) -> list[Any]:
@@ -214,7 +199,7 @@ class SqliteCatalog:
 
     def where(self, filters: Filters) -> tuple[str, list[object]]:
         """A condition on images `i` and its values: they have a file and pass the filters."""
-        return where(filters, self.is_enriched())
+        return where(filters)
 
     def newest(self, filters: Filters, limit: int, offset: int = 0) -> tuple[str, ...]:
         """Ids by the date the images were taken, latest first, undated last; ties by id."""
@@ -234,7 +219,7 @@ class SqliteCatalog:
 
         Without them SQLite walks through all images.
         """
-        for source, operands in sources(filters, self.is_enriched()):
+        for source, operands in sources(filters):
             sql = f"SELECT count(*) FROM (SELECT 1 {source} LIMIT {limit})"
             if self.rows(sql, operands)[0][0] < limit:
                 yield f"i.id IN (SELECT image_id {source})", operands
@@ -272,22 +257,6 @@ class SqliteCatalog:
             "AND EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"
         )
         return int(self.rows(present)[0][0]) - int(self.rows(pending)[0][0])
-
-    def has_words(self) -> bool:
-        """False in a catalog of an older capsearch that no writer has opened since."""
-        return self.schema() >= WORDS_SCHEMA
-
-    def is_enriched(self) -> bool:
-        """False in a catalog of an older capsearch: its captions have no probabilities."""
-        return self.schema() >= ENRICHED_SCHEMA
-
-    def confidence(self) -> str:
-        """The column with the probability of a caption, or what stands for it."""
-        return "confidence" if self.is_enriched() else "1.0"
-
-    def schema(self) -> int:
-        """The number of migrations applied; an older capsearch may have written the catalog."""
-        return int(self.rows("PRAGMA user_version")[0][0])
 
     def revision(self) -> int:
         """A number that grows with every visible change; caches of older revisions are stale."""
@@ -358,9 +327,9 @@ _STORED = "facets"  # meta: "REVISION SECONDS"
 _LIVE = "EXISTS (SELECT 1 FROM files WHERE image_id = {}.image_id)"
 _LABELS = (
     "SELECT label, count(*) AS n FROM (SELECT DISTINCT label, image_id FROM tags t "
-    f"WHERE {_LIVE.format('t')}{{}}) GROUP BY label ORDER BY n DESC, label LIMIT {MAX_CHOICES}"
+    f"WHERE {_LIVE.format('t')} AND concept = '') "
+    f"GROUP BY label ORDER BY n DESC, label LIMIT {MAX_CHOICES}"
 )
-_WITHOUT_CONCEPT = " AND concept = ''"
 _USED = "SELECT DISTINCT concept FROM tags WHERE concept != ''"
 # (concept, one that is as broad or broader) as a table, from JSON.
 _CONCEPTS = (
@@ -469,7 +438,7 @@ _DAYS = ("earliest", "latest")
 
 def _state(catalog: SqliteCatalog) -> tuple[int, float]:
     """(revision, seconds) of the stored counts; a revision of -1 if there are none."""
-    text = catalog.meta(_STORED) if catalog.schema() >= FACETS_SCHEMA else None
+    text = catalog.meta(_STORED)
     revision, _, seconds = (text or "-1 0").partition(" ")
     return int(revision), float(seconds)
 
@@ -493,9 +462,7 @@ def _counted(catalog: SqliteCatalog, sql: str) -> tuple[Facet, ...]:
 
 def _tags(catalog: SqliteCatalog) -> tuple[Facet, ...]:
     """By concept where tags have one, by label where not."""
-    if not catalog.is_enriched():
-        return _counted(catalog, _LABELS.format(""))
-    labels = dict(catalog.rows(_LABELS.format(_WITHOUT_CONCEPT)))
+    labels = dict(catalog.rows(_LABELS))
     used = [row[0] for row in catalog.rows(_USED)]
     known = [one for one in used if one in concepts.all_concepts()]
     above = [(one, broader) for one in known for broader in sorted(concepts.broader(one))]

@@ -15,9 +15,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 from platformdirs import user_data_path
@@ -34,7 +34,7 @@ from capsearch.indexer.sqlite.arrays import ARRAY_TYPES, CODES, IMAGES, SUFFIXES
 from capsearch.indexer.sqlite.backend import EmbeddedBackend
 from capsearch.indexer.sqlite.catalog import SEARCHABLE, SqliteCatalog, StoredFacets
 from capsearch.indexer.sqlite.manifest import Identity, Remembered
-from capsearch.indexer.sqlite.schema import FACETS_SCHEMA, SCHEMA, writing
+from capsearch.indexer.sqlite.schema import SCHEMA, convert
 from capsearch.indexer.sqlite.writer import CatalogWriter, PastFiles
 from capsearch.indexer.store import Closing
 
@@ -124,10 +124,10 @@ class CollectionStats:
     schema: int
     created_at: str
     updated_at: str
-    model_path: str | None = None  # of a model that was given by path
-    missing: int = 0  # images without a file, which are kept for a while
-    excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # globs of each root
-    captions_files: tuple[str, ...] = ()  # read again in every run
+    model_path: str | None  # of a model that was given by path
+    missing: int  # images without a file, which are kept for a while
+    excludes: Mapping[str, tuple[str, ...]]  # globs of each root
+    captions_files: tuple[str, ...]  # read again in every run
 
 
 def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> CollectionStats:
@@ -136,6 +136,7 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
     def count(table: str) -> int:
         return int(catalog.rows(f"SELECT count(*) FROM {table}")[0][0])
 
+    remembered = Remembered(catalog)
     return CollectionStats(
         images=count("images i WHERE EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"),
         files=count("files"),
@@ -154,20 +155,10 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
         created_at=catalog.meta("created_at") or "",
         updated_at=catalog.meta("updated_at") or "",
         model_path=identity.path,
-        **_remembered(catalog),
+        missing=PastFiles(catalog).count(),
+        excludes={str(root): globs for root, globs in remembered.excludes().items() if globs},
+        captions_files=tuple(str(path) for path in remembered.captions_files()),
     )
-
-
-def _remembered(catalog: SqliteCatalog) -> dict[str, Any]:
-    """What catalogs of older versions do not have."""
-    if catalog.schema() < FACETS_SCHEMA:
-        return {}
-    remembered = Remembered(catalog)
-    return {
-        "missing": PastFiles(catalog).count(),
-        "excludes": {str(root): globs for root, globs in remembered.excludes().items() if globs},
-        "captions_files": tuple(str(path) for path in remembered.captions_files()),
-    }
 
 
 def _by(catalog: SqliteCatalog, table: str, column: str) -> dict[str, int]:
@@ -215,14 +206,15 @@ class Collection(Closing):
     ) -> None:
         self.path, self.model, self.catalog = path, model, catalog
         self._lock = lock
+        self.converted = False  # the catalog has just been copied out of an older schema
         self.backend = EmbeddedBackend(catalog)
 
     @classmethod
     def open(cls, path: Path, model: Model | None = None) -> Collection:
         """Opens an index for searching, with its own model unless another is given.
 
-        IndexMissing when there is no index at `path`, SchemaTooNew when a newer capsearch wrote
-        it, ModelMismatch when it was built with another model.
+        IndexMissing when there is no index at `path`, SchemaTooNew or SchemaTooOld when another
+        capsearch wrote it, ModelMismatch when it was built with another model.
         """
         if not (path / CATALOG).is_file():
             raise _missing(path)
@@ -239,15 +231,16 @@ class Collection(Closing):
         return collection
 
     @classmethod
-    def create(cls, path: Path, model: Model | None = None) -> Collection:
+    def create(cls, path: Path, model: Model | None = None, rebuild: bool = False) -> Collection:
         """Opens an index for writing, and creates it if there is none.
 
         `model` defaults to the one the index was built with, or for a new index to the default
-        model. With another model, `pipeline.index` raises ModelMismatch unless it rebuilds.
+        model. With another model, `pipeline.index` raises ModelMismatch unless it rebuilds; an
+        index of an older schema is SchemaTooOld unless it is opened to `rebuild` it.
         IndexBusy while another process writes, NotAnIndex for a folder that holds other things.
         """
         require_own_folder(path)
-        with writing(path):
+        with atomic.writing(path):
             path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path / LOCK, timeout=0)
             try:
@@ -257,18 +250,22 @@ class Collection(Closing):
                     f"another capsearch is writing to {path}; wait until it is done, or stop it"
                 ) from None
         try:
-            return cls._writer(path, model, lock)
+            converted = rebuild and (path / CATALOG).is_file() and convert(path / CATALOG)
+            return cls._writer(path, model, lock, converted)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _writer(cls, path: Path, model: Model | None, lock: FileLock) -> Collection:
+    def _writer(
+        cls, path: Path, model: Model | None, lock: FileLock, converted: bool
+    ) -> Collection:
         catalog = SqliteCatalog(path / CATALOG, write=True)
         try:
             identity = _identity(catalog)
             model = model or registry.load(identity.source if identity else None)
             collection = cls(path, model, catalog, lock)
+            collection.converted = converted
             collection._prepare(new=identity is None)
         except BaseException:
             catalog.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from capsearch.encoders import atomic
 from capsearch.encoders.models.registry import Model
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, under
-from capsearch.indexer.sqlite.schema import SCHEMA, writing
+from capsearch.indexer.sqlite.schema import SCHEMA
 from capsearch.indexer.store import FileState
 
 NAME = "manifest.json"
@@ -109,7 +109,7 @@ def write(folder: Path, identity: Identity, created_at: str, updated_at: str) ->
         "created_at": created_at,
         "updated_at": updated_at,
     }
-    with writing(folder / NAME):
+    with atomic.writing(folder / NAME):
         atomic.write_text(folder / NAME, json.dumps(content, indent=2, ensure_ascii=False))
 
 

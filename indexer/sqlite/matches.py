@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders.atomic import replacing
+from capsearch.encoders.atomic import replacing, writing
 from capsearch.encoders.text import concepts
 from capsearch.engine.bounds import DEEPER
 from capsearch.engine.evidence import Floats, is_rare, tag_score, word_weight
@@ -36,11 +36,12 @@ from capsearch.engine.records import GENERATED, TAKEN_FROM, Document
 from capsearch.indexer.sqlite import nearest
 from capsearch.indexer.sqlite.arrays import Slots, VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, within
-from capsearch.indexer.sqlite.schema import writing
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 _BATCH = 2048  # images
-PEOPLES, GENERATED_KIND = "words", "generated_words"  # tables
+PEOPLES, GENERATED_KIND = _TABLES = "words", "generated_words"
+# The documents with a phrase in what anyone wrote; it is given once for each table.
+_PHRASE = " UNION ALL ".join(f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in _TABLES)
 _MAX_KNOWN = 10_000  # words whose counts are remembered
 MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
@@ -86,8 +87,8 @@ def match(
     known: WordCounts,
     table: str = PEOPLES,
 ) -> WordMatches:
-    """Where the words of a query occur: nowhere in a catalog that has no such table yet."""
-    if not words or not _exists(catalog, table):
+    """Where the words of a query occur."""
+    if not words:
         return WordMatches({}, 0.0)
     counts = known.of(catalog, words, table)
     weights = {word: word_weight(documents, counts[word]) for word in words}
@@ -100,23 +101,19 @@ def match(
     return WordMatches(found, sum(weights.values()))
 
 
-def with_phrases(
-    catalog: SqliteCatalog, phrases: Sequence[Sequence[str]]
-) -> tuple[str, tuple[str, ...]]:
+def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str, ...]]:
     """A condition on images (`i`) in which all of these occur, word after word; its values.
 
     Each may occur in what people wrote or in what a model wrote.
     """
-    found, tables = _found(catalog)
-    conditions = " AND ".join([f"i.number IN ({found})"] * len(phrases))
-    return conditions, tuple(_quoted(phrase) for phrase in phrases for _ in range(tables))
+    conditions = " AND ".join([f"i.number IN ({_PHRASE})"] * len(phrases))
+    return conditions, tuple(_quoted(phrase) for phrase in phrases for _ in _TABLES)
 
 
 def occurrences(catalog: SqliteCatalog, phrases: Sequence[Sequence[str]], limit: int) -> int:
     """In how many documents the rarest of these occurs, at most; counted up to `limit`."""
-    found, tables = _found(catalog)
-    sql = f"SELECT count(*) FROM ({found} LIMIT {limit})"
-    return min(int(catalog.rows(sql, [_quoted(one)] * tables)[0][0]) for one in phrases)
+    sql = f"SELECT count(*) FROM ({_PHRASE} LIMIT {limit})"
+    return min(int(catalog.rows(sql, [_quoted(one)] * len(_TABLES))[0][0]) for one in phrases)
 
 
 def texts_of(document: Document) -> Iterator[str]:
@@ -172,17 +169,6 @@ def _quoted(words: Sequence[str]) -> str:
     return '"' + " ".join(word.replace('"', "") for word in words) + '"'
 
 
-def _exists(catalog: SqliteCatalog, table: str) -> bool:
-    return catalog.has_words() if table == PEOPLES else catalog.is_enriched()
-
-
-def _found(catalog: SqliteCatalog) -> tuple[str, int]:
-    """The documents with a phrase, in what anyone wrote, and how often it is to be given."""
-    tables = [table for table in (PEOPLES, GENERATED_KIND) if _exists(catalog, table)]
-    selects = [f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in tables]
-    return " UNION ALL ".join(selects), len(tables)
-
-
 # Of each concept by index, without the rows of the images that are not among the surest.
 _TOP = (
     "SELECT i.slot, t.confidence FROM (SELECT image_id, confidence FROM tags WHERE concept != '' "
@@ -198,11 +184,11 @@ _OF = (
 
 
 class TagMatches:
-    """The tags of documents for one query; none in a catalog of an older version."""
+    """The tags of documents for one query."""
 
     def __init__(self, catalog: SqliteCatalog, concepts: tuple[frozenset[str], ...]) -> None:
         self._catalog = catalog
-        self._concepts = concepts if concepts and catalog.is_enriched() else ()
+        self._concepts = concepts
         self._found: list[_Surest] = []
         self._reached = 0
 

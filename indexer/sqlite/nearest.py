@@ -45,11 +45,10 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders.atomic import replacing
+from capsearch.encoders.atomic import replacing, writing
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Vectors
 from capsearch.indexer.sqlite.arrays import Rows, Slots, VectorFile, as_float32, blocks, sequential
-from capsearch.indexer.sqlite.schema import writing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

@@ -109,13 +109,11 @@ class Allowed:
         """Documents, of so many, that pass the filters and in which the phrases occur."""
         if not filters and not phrases:
             return cls()
-        if phrases and not catalog.has_words():
-            return cls(few=np.empty(0, np.int64))
         most = max(_SCORED, min(_FEW, int(of * _FEW_SHARE)))
         few: list[tuple[str, Sequence[object]]] = [*catalog.few(filters, most)]
         rare = bool(few)
         if phrases:
-            few.append(with_phrases(catalog, phrases))
+            few.append(with_phrases(phrases))
             rare |= occurrences(catalog, phrases, most) < most
         conditions = [catalog.where(filters), *few]
         checked = cls(
@@ -433,7 +431,7 @@ _WITH_CAPTIONS = (
     f"WHERE {{}} AND {HAS_FILE} AND {{}}"
 )
 _CAPTION_TEXTS = (
-    "SELECT slot, text, language, source, {} FROM captions c WHERE {} "
+    "SELECT slot, text, language, source, confidence FROM captions c WHERE {} "
     f"ORDER BY {_IS_GENERATED}, id"  # among equals, people's and older ones
 )
 
@@ -560,7 +558,7 @@ class Search:
             return {}
         rows, scores = scored.captions.rows.tolist(), scored.captions.scores.tolist()
         at = dict(zip(scored.captions.slots.tolist(), zip(rows, scores, strict=True), strict=True))
-        sql = _CAPTION_TEXTS.format(self.catalog.confidence(), within("slot", list(at)))
+        sql = _CAPTION_TEXTS.format(within("slot", list(at)))
         best: dict[int, tuple[float, Caption]] = {}
         for slot, *texts in self.catalog.rows(sql):
             row, score = at[slot]

@@ -18,7 +18,7 @@ from capsearch.indexer.sqlite import rebuilding as maintenance
 from capsearch.indexer.sqlite.catalog import StoredFacets
 from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.enriched import EmbeddedDescriptions
-from capsearch.indexer.sqlite.manifest import Remembered
+from capsearch.indexer.sqlite.manifest import Identity, Remembered
 from capsearch.indexer.sqlite.matches import update_words
 from capsearch.indexer.sqlite.writer import CatalogWriter, PendingCaption
 from capsearch.indexer.store import EditedSidecars, EncodedImage, FileState, KnownFile
@@ -86,8 +86,10 @@ class EmbeddedStore:
 
     @contextmanager
     def writing(self, rebuild: bool) -> Iterator[None]:
-        """With `rebuild`, vectors go to the next arrays until `complete`."""
-        if rebuild:
+        """With `rebuild`, vectors go to the next arrays until `complete`; not if it was the schema
+        that had to be rebuilt, and the vectors are the model's."""
+        same = self._collection.identity.same_vectors(Identity.of(self.model))
+        if rebuild and not (self._collection.converted and same):
             self._writer = self._rebuild = rebuilding.start(self._collection)
         yield
 

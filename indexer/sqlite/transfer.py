@@ -30,8 +30,8 @@ _FILES = (
     "WHERE image_id IN ({}) ORDER BY path"
 )
 _CAPTIONS = (
-    "SELECT image_id, text, language, source, origin, encoded, {confidence}, slot FROM captions "
-    "WHERE image_id IN ({{}}) ORDER BY id"
+    "SELECT image_id, text, language, source, origin, encoded, confidence, slot FROM captions "
+    "WHERE image_id IN ({}) ORDER BY id"
 )
 _METADATA = "SELECT image_id, key, value FROM metadata WHERE image_id IN ({}) ORDER BY key, value"
 
@@ -100,11 +100,10 @@ def _documents(
 ) -> list[NewDocument]:
     ids = list(slots)
     documents = catalog.documents(ids)
-    written = _CAPTIONS.format(confidence=catalog.confidence())
     files, captions, metadata = (
-        _grouped(_by_id(catalog, sql, ids)) for sql in (_FILES, written, _METADATA)
+        _grouped(_by_id(catalog, sql, ids)) for sql in (_FILES, _CAPTIONS, _METADATA)
     )
-    reviewed = EnrichedTable(catalog).states(ids) if catalog.is_enriched() else {}
+    reviewed = EnrichedTable(catalog).states(ids)
     found = []
     for image_id, document in documents.items():
         slot = slots[image_id]

@@ -25,7 +25,7 @@ from capsearch.engine.records import GENERATED, Caption, ImageRecord, Tag
 from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite.arrays import VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, under
-from capsearch.indexer.sqlite.schema import is_disk_error, write_failed
+from capsearch.indexer.sqlite.schema import disk_failed, is_disk_error
 from capsearch.indexer.store import KnownFile
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class CatalogWriter:
         except (sqlite3.Error, IndexProblem) as problem:
             cause = problem if isinstance(problem, sqlite3.Error) else problem.__cause__
             if isinstance(cause, sqlite3.Error) and is_disk_error(cause):
-                raise write_failed(self.catalog.path, cause) from problem
+                raise disk_failed(self.catalog.path, cause) from problem
             raise
 
     # Reading

@@ -1,4 +1,4 @@
-"""SqliteCatalog: readers, threads, transactions, schema numbers and migrations."""
+"""SqliteCatalog: readers, threads, transactions and schema numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from document_contract import DOCUMENTS, VECTOR, A
 from embedded_toys import collection_of
 
-from capsearch.engine.errors import IndexProblem, SchemaTooNew
+from capsearch.engine.errors import IndexProblem, NotAnIndex, SchemaTooNew
 from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, under
-from capsearch.indexer.sqlite.schema import MIGRATIONS, SCHEMA, connect
+from capsearch.indexer.sqlite.schema import SCHEMA, connect
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
@@ -85,25 +85,18 @@ def test_a_file_of_an_unknown_image_is_refused_by_the_database(tmp_path):
         writer.put_file(ImageFile("/p/x.jpg", 1, 1), "unknown", ())
 
 
-def test_a_new_catalog_has_the_newest_schema_and_lists_its_migrations(tmp_path):
+def test_a_new_catalog_has_this_schema(tmp_path):
     connection = connect(tmp_path / "catalog.sqlite", write=True)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    applied = connection.execute("SELECT number, name FROM migrations").fetchall()
-    assert applied == [(at, name) for at, (name, _) in enumerate(MIGRATIONS, start=1)]
 
 
-def test_a_catalog_is_migrated_once(tmp_path, monkeypatch):
-    connect(tmp_path / "catalog.sqlite", write=True).close()
-    more = (*MIGRATIONS, ("a column more", "ALTER TABLE tags ADD COLUMN note TEXT;"))
-    monkeypatch.setattr("capsearch.indexer.sqlite.schema.MIGRATIONS", more)
-    monkeypatch.setattr("capsearch.indexer.sqlite.schema.SCHEMA", len(more))
-    for _ in range(2):
-        connection = connect(tmp_path / "catalog.sqlite", write=True)
-        names = connection.execute("SELECT name FROM migrations ORDER BY number").fetchall()
-        assert names[-1] == ("a column more",)
-        connection.execute("SELECT note FROM tags")
-        connection.close()
+def test_a_database_of_something_else_is_no_catalog(tmp_path):
+    connection = sqlite3.connect(tmp_path / "catalog.sqlite")
+    connection.execute("CREATE TABLE images (id TEXT)")
+    connection.close()
+    with pytest.raises(NotAnIndex, match="a database of something else"):
+        connect(tmp_path / "catalog.sqlite", write=True)
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -112,7 +105,7 @@ def test_a_newer_schema_is_refused_politely(tmp_path, write):
     connection = connect(path, write=True)
     connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     connection.close()
-    with pytest.raises(SchemaTooNew, match=f"schema {SCHEMA + 1}, this .* up to {SCHEMA}; upgrade"):
+    with pytest.raises(SchemaTooNew, match=f"schema {SCHEMA + 1}, this .* reads {SCHEMA}; upgrade"):
         connect(path, write)
 
 

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_contract import calibrated
-from old_schemas import downgrade
 
 from capsearch.encoders.models import registry
 from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch, SchemaTooNew
-from capsearch.engine.query import EncodedQuery, Query
-from capsearch.engine.records import Filters
+from capsearch.engine.query import Query
 from capsearch.indexer.pipeline import index
 from capsearch.indexer.sqlite import nearest
 from capsearch.indexer.sqlite.collection import Collection, default_index_path
@@ -195,48 +192,6 @@ def test_codes_of_former_files_are_removed(where, fake_model):
         index(writer, [])
     names = [path.name for path in [*where.glob("*.codes"), *where.glob("*.faiss")]]
     assert names == ["vectors-1.codes"]
-
-
-class TestSchemaOne:
-    """An index made before words were found as words."""
-
-    @pytest.fixture
-    def old(self, where) -> Path:
-        return downgrade(where, 1)
-
-    def test_a_reader_searches_it_without_words(self, old, fake_model):
-        with Collection.open(old, fake_model) as reader:
-            assert not reader.catalog.has_words()
-            hits = reader.engine().search(Query("red")).hits
-            assert hits[0].record.path.endswith("red.png")
-            assert len(hits) == len(reader.backend) == 4
-            assert reader.engine().search(Query('"red"')).hits == ()
-            query = EncodedQuery(calibrated(), np.eye(9, dtype=np.float32)[0], words=("red",))
-            found = reader.backend.search(query, Filters(), 5)
-            assert [one.contributions.words for one in found] == [0, 0, 0, 0]
-            assert len(reader.backend.newest(Filters(), 9)) == 4 and reader.backend.facets().folders
-
-    def test_a_writer_migrates_it_and_indexes_its_words(self, old, fake_model):
-        with (
-            Collection.open(old, fake_model) as reader,
-            Collection.create(old, fake_model) as writer,
-        ):
-            assert writer.catalog.rows("PRAGMA user_version") == [(SCHEMA,)]
-            numbers = writer.catalog.rows("SELECT number FROM images ORDER BY id")
-            assert numbers == [(1,), (2,), (3,), (4,)]
-            index(writer, [])
-            for collection in (writer, reader):  # the reader was open all the time
-                [hit] = collection.engine().search(Query('"red"')).hits
-                assert hit.record.path.endswith("red.png")
-
-    def test_captions_keep_their_vectors(self, where, image_folder, fake_model, request):
-        (image_folder / "blue.txt").write_text("a red car")
-        with Collection.create(where, fake_model) as writer:
-            index(writer, [])
-        old = request.getfixturevalue("old")
-        with Collection.create(old, fake_model) as writer:
-            hit = writer.engine().search(Query("car", mode="cl")).hits[0]
-        assert hit.contributions.caption.text == "a red car"
 
 
 def test_the_environment_can_set_the_default_index(monkeypatch, tmp_path):

@@ -263,7 +263,7 @@ def command(
     )
     # Without a name, an existing index keeps the model it was made with.
     loaded = registry.load(model) if model else None
-    with create_at(where, loaded, shards, replicas) as collection:
+    with create_at(where, loaded, shards, replicas, rebuild) as collection:
         _require_roots(collection, paths)
         if model and not is_calibrated(collection.model):
             remark(
