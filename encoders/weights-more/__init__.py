@@ -1,0 +1,1 @@
+"""Data alone: folders of capsearch's other models (capsearch.encoders.models)."""

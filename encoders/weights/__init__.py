@@ -1,0 +1,1 @@
+"""Data alone: the folders of capsearch's default models (capsearch.encoders.models)."""
