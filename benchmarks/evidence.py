@@ -16,22 +16,22 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from capsearch.encoders.calibrate.collection import EncodedImages, encode_texts
-from capsearch.encoders.calibrate.fit import probabilities
-from capsearch.encoders.calibrate.regression import Floats, expected_calibration_error
+from capsearch.encoders.calibrate.collection import EncodedImages
+from capsearch.encoders.calibrate.regression import expected_calibration_error
 from capsearch.encoders.calibrate.run import names_of
-from capsearch.encoders.calibrate.scenarios import Scenario, relevance, share_of, without_captions
+from capsearch.encoders.calibrate.scenarios import Scenario, share_of, without_captions
 from capsearch.encoders.models.calibration import DocumentBank
 from capsearch.encoders.models.registry import Model
+from capsearch.encoders.models.scores import Queries, encode_queries
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.evidence import Evidence, EvidenceModel
+from capsearch.engine.evidence import Evidence, EvidenceModel, Floats
 from capsearch.engine.fusion import ConvexCombination
-from capsearch.engine.metrics import first_ranks, mean_reciprocal_rank
+from capsearch.engine.metrics import Relevance, first_ranks, mean_reciprocal_rank
 
 FIRST = 10  # hits that the calibration error is measured on
 
@@ -69,13 +69,23 @@ class NamesRow(CutoffRow):
     precision: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What one query gives every image."""
+@dataclass
+class _Hits:
+    """The first hits of several queries: their probabilities, and which are right."""
 
-    image: Floats  # (N,) scores of the images alone
-    values: Floats  # (N,) probabilities
-    fitted: EvidenceModel
+    probabilities: list[float] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+
+    def add(self, values: Floats, relevant: Relevance) -> None:
+        """Of one query: (N,) probabilities, and which documents are right."""
+        first = np.argsort(-values)[:FIRST]
+        self.probabilities.extend(values[first])
+        self.right.extend(relevant[first])
+
+    @property
+    def calibration_error(self) -> float:
+        """Over all hits."""
+        return expected_calibration_error(np.array(self.probabilities), np.array(self.right, float))
 
 
 def shares(
@@ -105,17 +115,17 @@ def _share_row(
     share: float,
     captions: int,
 ) -> ShareRow:
-    fitted = [_fitted(model, text, language) for text in scenario.texts]
-    calibrated = np.stack([probabilities(one, scenario, row) for row, one in enumerate(fitted)])
-    weight, floor = model.text.clm_weight(language), model.text.cl_floor(language)
-    fusion = ConvexCombination(weight, floor)
+    calibrated = np.stack([values for values, _ in _answers(model, scenario)])
+    fusion = ConvexCombination(model.text.clm_weight(language), model.text.cl_floor(language))
     convex = np.stack(
         [
             fusion.scores(Evidence.of(len(image), image=image, caption=caption))
             for image, caption in zip(scenario.image, scenario.caption, strict=True)
         ]
     )
-    first = np.argsort(-calibrated, axis=1)[:, :FIRST]
+    hits = _Hits()
+    for values, relevant in zip(calibrated, scenario.relevant, strict=True):
+        hits.add(values, relevant)
     return ShareRow(
         language,
         other,
@@ -124,16 +134,13 @@ def _share_row(
         _mrr(scenario.image, scenario),
         _mrr(convex, scenario),
         _mrr(calibrated, scenario),
-        expected_calibration_error(
-            np.take_along_axis(calibrated, first, axis=1).ravel(),
-            np.take_along_axis(scenario.relevant, first, axis=1).ravel().astype(float),
-        ),
+        hits.calibration_error,
     )
 
 
 def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[NamesRow]:
     """Names of the labels in each language, against images that nobody captioned."""
-    labels = sorted({label for found in data.objects for label in found})
+    labels = sorted({label for shown in data.objects for label in shown})
     if not labels:
         raise DataProblem("no image of this split has labelled objects")
     for language, named in names_of(labels).items():
@@ -144,27 +151,25 @@ def names(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Nam
 def _names_row(
     model: Model, bank: DocumentBank, data: EncodedImages, language: str, named: Mapping[str, str]
 ) -> NamesRow:
-    texts, images = list(named.values()), np.arange(len(data.images))
-    answers = _alone(model, bank, data, texts, language)
-    lost, empty, found, right, right_cm = [], [], list[float](), list[bool](), list[bool]()
-    all_relevant = relevance(data, list(named), images)
-    for relevant, answer in zip(all_relevant, answers, strict=True):
-        values, fitted = answer.values, answer.fitted
+    queries = encode_queries(model.text, list(named.values()), language)
+    relevant = data.relevance(list(named), np.arange(len(data.images)))
+    scenario = _alone(bank, data, queries, relevant)
+    lost, empty, precision_cm, hits = [], [], [], _Hits()
+    for row, (values, fitted) in enumerate(_answers(model, scenario)):
+        right = relevant[row]
         shown, least = values >= fitted.tail_cutoff, fitted.best_cutoff(bool(data.generated))
-        lost.append(values.max() < least or not (shown & relevant).any())
-        empty.append(values[~relevant].max() < least)
-        first = np.argsort(-values)[:FIRST]
-        found.extend(values[first])
-        right.extend(relevant[first])
-        right_cm.extend(relevant[np.argsort(-answer.image)[:FIRST]])
+        lost.append(values.max() < least or not (shown & right).any())
+        empty.append(values[~right].max() < least)
+        hits.add(values, right)
+        precision_cm.extend(right[np.argsort(-scenario.image[row])[:FIRST]])
     return NamesRow(
         language,
-        len(texts),
+        len(queries.texts),
         float(np.mean(lost)),
         float(np.mean(empty)),
-        expected_calibration_error(np.array(found), np.array(right, float)),
-        float(np.mean(right_cm)),
-        float(np.mean(right)),
+        hits.calibration_error,
+        float(np.mean(precision_cm)),
+        float(np.mean(hits.right)),
     )
 
 
@@ -173,24 +178,28 @@ def absent(model: Model, bank: DocumentBank, data: EncodedImages) -> Iterator[Cu
 
     A caption is lost if its image is among the first hits and below the cut-off.
     """
+    described = bool(data.generated)
     for language, captions in data.captions.items():
-        texts = absent_sentences(language)
-        nothing = _alone(model, bank, data, texts, language)
-        written = bool(data.generated)
-        empty = [one.values.max() < one.fitted.best_cutoff(written) for one in nothing]
-        lost, found, right = [], list[float](), list[bool]()
-        described = _alone(model, bank, data, captions.texts, language)
-        for row, answer in zip(captions.image_rows, described, strict=True):
-            values, fitted = answer.values, answer.fitted
-            first = np.argsort(-values)[:FIRST]
-            found.extend(values[first])
-            right.extend(first == row)
-            if row in first:
-                best = values.max() >= fitted.best_cutoff(written)
-                lost.append(not best or values[row] < fitted.tail_cutoff)
-        error = expected_calibration_error(np.array(found), np.array(right, float))
+        queries = encode_queries(model.text, absent_sentences(language), language)
+        empty = [
+            values.max() < fitted.best_cutoff(described)
+            for values, fitted in _answers(model, _alone(bank, data, queries))
+        ]
+        lost, hits = [], _Hits()
+        scenario = _alone(bank, data, captions.queries(language))
+        for image, (values, fitted) in zip(
+            captions.image_rows, _answers(model, scenario), strict=True
+        ):
+            hits.add(values, np.arange(len(values)) == image)
+            if image in np.argsort(-values)[:FIRST]:
+                best = values.max() >= fitted.best_cutoff(described)
+                lost.append(not best or values[image] < fitted.tail_cutoff)
         yield CutoffRow(
-            language, len(texts), float(np.mean(lost or [0.0])), float(np.mean(empty)), error
+            language,
+            len(queries.texts),
+            float(np.mean(lost or [0.0])),
+            float(np.mean(empty)),
+            hits.calibration_error,
         )
 
 
@@ -201,23 +210,23 @@ def absent_sentences(language: str) -> tuple[str, ...]:
 
 
 def _alone(
-    model: Model, bank: DocumentBank, data: EncodedImages, texts: Sequence[str], language: str
-) -> Iterator[_Answer]:
-    """What each text gives every image that nobody captioned, and how it was fitted."""
+    bank: DocumentBank, data: EncodedImages, queries: Queries, relevant: Relevance | None = None
+) -> Scenario:
+    """Queries against every image, none of which anybody captioned."""
     images = np.arange(len(data.images))
-    encoded = encode_texts(model.text, texts, language)
-    nothing = np.zeros((len(texts), len(images)), bool)
-    scenario = without_captions(data, images, encoded, nothing, bank, language, texts)
-    for row, text in enumerate(texts):
-        fitted = _fitted(model, text, language)
-        yield _Answer(scenario.image[row], probabilities(fitted, scenario, row), fitted)
+    if relevant is None:
+        relevant = np.zeros((len(queries.texts), len(images)), bool)
+    return without_captions(data, images, queries, relevant, bank)
 
 
-def _fitted(model: Model, text: str, language: str) -> EvidenceModel:
-    fitted = model.text.evidence_model(text, language)
-    if fitted is None:
-        raise DataProblem(f"{model.name} is not calibrated: run `capsearch calibrate` first")
-    return fitted
+def _answers(model: Model, scenario: Scenario) -> Iterator[tuple[Floats, EvidenceModel]]:
+    """For each query, the probability of every image, and what calibration fitted for it."""
+    queries = scenario.queries
+    for row, text in enumerate(queries.texts):
+        fitted = model.text.evidence_model(text, queries.language)
+        if fitted is None:
+            raise DataProblem(f"{model.name} is not calibrated: run `capsearch calibrate` first")
+        yield scenario.probabilities(row, fitted), fitted
 
 
 def _mrr(scores: Floats, scenario: Scenario) -> float:

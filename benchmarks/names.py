@@ -9,15 +9,15 @@ concepts with enough photographs, in groups:
     broader           concepts that no label names, only a narrower one
     SET               those of one labelled set
 
-Photographs show more than their label says (a street has cars), so precision is a lower bound.
-
-Queries that ask for a concept: by its name, by other names, in a phrase, in other spellings.
+Photographs show more than their label says (a street has cars), so precision is a lower bound. A
+query asks for a concept by its name, by other names, in a phrase, or in other spellings. Scores are
+what a search ranks by, of images that nobody captioned; models may have described them.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,24 +26,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders.calibrate.collection import Rows, encode_texts
-from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
-from capsearch.encoders.data.features import FeatureCache, Report, load_features
+from capsearch.encoders.calibrate.collection import LabelledImages
+from capsearch.encoders.data.dataset import CaptionDataset
 from capsearch.encoders.data.labels import split_of
 from capsearch.encoders.models.registry import Model
-from capsearch.encoders.text.concepts import Concept, broader, by_id
+from capsearch.encoders.models.scores import encode_queries, score_matrix
+from capsearch.encoders.text.concepts import Concept, by_id
 from capsearch.encoders.text.concepts.mentions import plural, with_article
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import (
     Figure,
     Floats,
+    Scores,
     first_ranks,
     mean,
     mean_reciprocal_rank,
     precisions,
     summarise,
 )
-from capsearch.engine.records import LANGUAGES, Vectors
+from capsearch.engine.records import LANGUAGES
 
 # How people ask. But for the first of each language they were written before the patterns of
 # `encoders.text.requests` were last changed and never used to change them, and captions for
@@ -176,16 +177,19 @@ def asked(concepts: Mapping[str, Concept], language: str, kind: str) -> Iterator
 
 MIN_PHOTOS = 5  # of a concept that is asked for: P@5 can be 1
 TRAINED, HELD_OUT, BROADER = "trained on", "never trained on", "broader"
-_QUERIES_A_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledPool:
-    """Photographs as vectors, and what they show."""
+class NamesOptions:
+    """What is asked for, and by which scores."""
 
-    images: Vectors  # (N, D)
-    rows: Mapping[str, Rows]  # by concept, broader ones included
-    sets: Mapping[str, tuple[str, ...]]  # by concept that a label names: the labelled sets
+    queries: str = "names"  # a key of QUERIES
+    min_photos: int = MIN_PHOTOS
+    all_concepts: bool = False  # the model was trained on all of them
+    cosine: bool = False  # by cosines alone, not by what a search ranks by
+
+
+DEFAULTS = NamesOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +234,11 @@ class _Measured:
     same10: Floats
 
     def of(self, wanted: frozenset[str]) -> _Measured:
-        at = np.array([one in wanted for one in self.concepts], bool)
-        chosen = tuple(one for one in self.concepts if one in wanted)
-        return _Measured(chosen, self.p5[at], self.p10[at], self.ranks[at], self.same10[at])
+        rows = [row for row, concept in enumerate(self.concepts) if concept in wanted]
+        concepts = tuple(self.concepts[row] for row in rows)
+        return _Measured(
+            concepts, self.p5[rows], self.p10[rows], self.ranks[rows], self.same10[rows]
+        )
 
 
 def at_most(data: CaptionDataset, per_label: int) -> CaptionDataset:
@@ -247,69 +253,38 @@ def at_most(data: CaptionDataset, per_label: int) -> CaptionDataset:
     return replace(data, images=tuple(kept))
 
 
-def encode_pool(
-    model: Model,
-    data: CaptionDataset,
-    cache: FeatureCache | None = None,
-    report: Report | None = None,
-) -> LabelledPool:
-    """Labelled photographs through the model; those that cannot be read are left out."""
-    readable, features = load_features(model.image, data, cache, report)
-    return pool_of(readable.images, model.image.project(features))
-
-
-def pool_of(photos: Sequence[CaptionedImage], vectors: Vectors) -> LabelledPool:
-    """Labelled photographs with their (N, D) vectors."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    sets: dict[str, dict[str, None]] = defaultdict(dict)
-    for row, photo in enumerate(photos):
-        for concept in photo.concepts:
-            sets[concept][photo.labelled_set] = None
-        for concept in {above for one in photo.concepts for above in broader(one)}:
-            rows[concept].append(row)
-    return LabelledPool(
-        vectors,
-        {concept: np.array(found, np.int64) for concept, found in sorted(rows.items())},
-        {concept: tuple(found) for concept, found in sets.items()},
-    )
-
-
 def evaluate(
-    model: Model,
-    pool: LabelledPool,
-    kind: str = "names",
-    min_photos: int = MIN_PHOTOS,
-    all_concepts: bool = False,
+    model: Model, photos: LabelledImages, options: NamesOptions = DEFAULTS
 ) -> tuple[NamesRow, ...]:
-    """Every language and group, for one kind of queries; DataProblem if nothing can be asked.
-
-    `all_concepts`: the model was trained on all of them.
-    """
-    concepts = {one: by_id(one) for one, rows in pool.rows.items() if len(rows) >= min_photos}
+    """Every language and group, for one kind of queries; DataProblem if nothing can be asked."""
+    shown = Counter(concept for objects in photos.data.objects for concept in objects)
+    enough = (concept for concept in sorted(shown) if shown[concept] >= options.min_photos)
+    concepts = {concept: by_id(concept) for concept in enough}
     if not concepts:
-        raise DataProblem(f"no concept has {min_photos} photographs; try a smaller --min-photos")
-    groups = _groups(pool, concepts, all_concepts)
+        least = options.min_photos
+        raise DataProblem(f"no concept has {least} photographs; try a smaller --min-photos")
+    groups = _groups(photos, concepts, options.all_concepts)
     return tuple(
         row
         for language in LANGUAGES
         if language in model.text.languages
         for row in _rows(
-            _measure(model, pool, concepts, language, kind), groups, pool, language, kind
+            _measure(model, photos, concepts, language, options), groups, photos, language, options
         )
     )
 
 
 def _groups(
-    pool: LabelledPool, concepts: Mapping[str, Concept], all_concepts: bool
+    photos: LabelledImages, concepts: Mapping[str, Concept], all_concepts: bool
 ) -> Mapping[str, frozenset[str]]:
     groups: dict[str, set[str]] = {TRAINED: set(), HELD_OUT: set(), BROADER: set()}
-    for labelled_set in sorted({one for sets in pool.sets.values() for one in sets}):
+    for labelled_set in sorted({name for sets in photos.sets.values() for name in sets}):
         groups[labelled_set] = set()
     for concept in concepts:
         known = all_concepts or split_of(concept) == "train"
         trained = TRAINED if known else HELD_OUT
-        groups[trained if concept in pool.sets else BROADER].add(concept)
-        for labelled_set in pool.sets.get(concept, ()):
+        groups[trained if concept in photos.sets else BROADER].add(concept)
+        for labelled_set in photos.sets.get(concept, ()):
             groups[labelled_set].add(concept)
     return {group: frozenset(members) for group, members in groups.items()}
 
@@ -317,15 +292,17 @@ def _groups(
 def _rows(
     measured: _Measured,
     groups: Mapping[str, frozenset[str]],
-    pool: LabelledPool,
+    photos: LabelledImages,
     language: str,
-    kind: str,
+    options: NamesOptions,
 ) -> Iterator[NamesRow]:
+    collection = len(photos.data.images)
     for group, members in groups.items():
-        found = measured.of(members)
-        if found.concepts:
-            count = len(set(found.concepts))
-            yield NamesRow(kind, language, group, count, len(pool.images), _figures(found))
+        of_group = measured.of(members)
+        if of_group.concepts:
+            count = len(set(of_group.concepts))
+            figures = _figures(of_group)
+            yield NamesRow(options.queries, language, group, count, collection, figures)
 
 
 def _figures(measured: _Measured) -> Mapping[str, Figure]:
@@ -341,43 +318,49 @@ def _figures(measured: _Measured) -> Mapping[str, Figure]:
 
 
 def _measure(
-    model: Model, pool: LabelledPool, concepts: Mapping[str, Concept], language: str, kind: str
+    model: Model,
+    photos: LabelledImages,
+    concepts: Mapping[str, Concept],
+    language: str,
+    options: NamesOptions,
 ) -> _Measured:
-    pairs = tuple(asked(concepts, language, kind))
-    owners, texts = tuple(one for one, _ in pairs), [text for _, text in pairs]
-    scores = _scores(model, pool, texts, language)
-    plain = [concepts[one].name(language) for one in concepts]
-    usual = dict(zip(concepts, _first(_scores(model, pool, plain, language)), strict=True))
-    parts = [
-        _measure_batch(scores[at : at + _QUERIES_A_BATCH], owners[at : at + _QUERIES_A_BATCH], pool)
-        for at in range(0, max(len(owners), 1), _QUERIES_A_BATCH)
-    ]
-    p5, p10, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
-    same = [
-        len(np.intersect1d(found, usual[one])) / len(found)
-        for one, found in zip(owners, _first(scores), strict=True)
-    ]
-    same10 = np.full(len(owners), np.nan) if kind == "names" else np.array(same, float)
-    return _Measured(owners, p5, p10, ranks, same10)
+    pairs = tuple(asked(concepts, language, options.queries))
+    owners, texts = tuple(concept for concept, _ in pairs), [text for _, text in pairs]
+    scores = _scores(model, photos, texts, language, options.cosine)
+    relevant = photos.data.relevance(owners, np.arange(len(photos.data.images)))
+    enough = relevant.sum(axis=1) >= 10
+    same10 = np.full(len(owners), np.nan)
+    if options.queries != "names":
+        plain = [concepts[concept].name(language) for concept in concepts]
+        first = _first(_scores(model, photos, plain, language, options.cosine))
+        usual = dict(zip(concepts, first, strict=True))
+        same10 = np.array(
+            [
+                len(np.intersect1d(hits, usual[concept])) / len(hits)
+                for concept, hits in zip(owners, _first(scores), strict=True)
+            ]
+        )
+    return _Measured(
+        owners,
+        p5=precisions(scores, relevant, 5),
+        p10=np.where(enough, precisions(scores, relevant, 10), np.nan),
+        ranks=first_ranks(scores, relevant),
+        same10=same10,
+    )
 
 
-def _scores(model: Model, pool: LabelledPool, texts: list[str], language: str) -> Vectors:
-    subjects = [model.text.subject(text, language) for text in texts]  # as the search engine does
-    visual = encode_texts(model.text, subjects, language).visual
-    return np.asarray(visual @ pool.images.T)  # (Q, D) x (D, N) -> (Q, N)
+def _scores(
+    model: Model, photos: LabelledImages, texts: Sequence[str], language: str, cosine: bool
+) -> Scores | Floats:
+    """(Q, N) what a search ranks by, or cosines alone."""
+    subjects = [model.text.subject(text, language) for text in texts]
+    queries = encode_queries(model.text, subjects, language)
+    documents = photos.data.documents(np.arange(len(photos.data.images)))
+    if cosine:
+        return score_matrix(model, queries, documents, "cm", weight=0.0)
+    return score_matrix(model, queries, documents)
 
 
-def _first(scores: Vectors) -> NDArray[np.int64]:
+def _first(scores: Scores | Floats) -> NDArray[np.int64]:
     """(Q, 10) the rows of the first ten hits."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :10]
-
-
-def _measure_batch(
-    scores: Vectors, owners: tuple[str, ...], pool: LabelledPool
-) -> tuple[Floats, Floats, Floats]:
-    relevant = np.zeros(scores.shape, bool)
-    for row, concept in enumerate(owners):
-        relevant[row, pool.rows[concept]] = True
-    enough = relevant.sum(axis=1) >= 10
-    p10 = np.where(enough, precisions(scores, relevant, 10), np.nan)
-    return precisions(scores, relevant, 5), p10, first_ranks(scores, relevant)

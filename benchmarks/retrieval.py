@@ -12,13 +12,9 @@ CLM is the convex combination of COCO-CN with the model's tuned weight, so that 
 with the paper's: what `capsearch query --weight` ranks by, cosines alone, not the calibrated
 evidence that `query` fuses by default.
 
-Shared with `capsearch query --weight`: the encoders (with preprocessing, tokenizers and hubness
-penalties) and the CLM weights; the fusion is `engine.metrics.Trial.fused`, which also tuned these
-weights. Not shared: the scores of all queries and all images are computed here as matrix products,
-not by a backend, and the fusion has no floor because every image searched has a description. A test
-checks that the search engine ranks a small collection in the same order.
-
-Which captions of a split are queries: the published protocols, and a default for others.
+The scores are those of `encoders.models.scores.score_matrix`: matrix products of all queries and
+all images, not candidates of a backend. A test checks that the search engine ranks a small
+collection in the same order.
 """
 
 from __future__ import annotations
@@ -28,14 +24,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capsearch.encoders.calibrate.collection import EncodedCaptions, encode_captions
 from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.data.features import FeatureCache, Report, load_features
 from capsearch.encoders.models.registry import Model
+from capsearch.encoders.models.scores import Documents, score_matrix
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.metrics import Figure, Labels, Scores, Trial, ranks, summarise
+from capsearch.engine.metrics import Figure, Labels, Scores, ranks, summarise
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import Caption, Mode, Vectors
 
@@ -149,24 +145,25 @@ def encode_split(
     """
     readable, features = load_features(model.image, data, cache, report)
     (name,) = data.splits
-    languages = tuple(one for one in readable.languages if one in model.text.languages)
+    languages = tuple(lang for lang in readable.languages if lang in model.text.languages)
     if not languages:
         raise DataProblem(
             f"{name} has captions in {', '.join(readable.languages) or 'no language'}, "
             f"the model reads {', '.join(model.text.languages)}"
         )
-    captions = {one: encode_captions(model.text, readable, one) for one in languages}
-    rows = {one: _query_rows(readable, one, protocol_of(name)) for one in languages}
+    captions = {lang: encode_captions(model.text, readable, lang) for lang in languages}
+    rows = {lang: _query_rows(readable, lang, protocol_of(name)) for lang in languages}
     if unknown_words_only:
         rows = {
-            one: _with_unknown(model.text, captions[one].texts, one, rows[one]) for one in languages
+            lang: _with_unknown(model.text, captions[lang].texts, lang, rows[lang])
+            for lang in languages
         }
     if not any(map(len, rows.values())):
         raise DataProblem(f"{name} has no captions to use as queries")
     return EncodedSplit(
         name=name,
         images=model.image.project(features),
-        queries={one: captions[one].at(rows[one]) for one in languages if len(rows[one])},
+        queries={lang: captions[lang].at(rows[lang]) for lang in languages if len(rows[lang])},
         descriptions=captions,
     )
 
@@ -184,71 +181,37 @@ def _rows(
     model: Model, split: EncodedSplit, language: str, options: RetrievalOptions
 ) -> Iterator[ResultRow]:
     queries = split.queries[language]
-    all_images = np.arange(len(split.images))
-    scores = queries.visual @ split.images.T  # (Q, D) x (D, N) -> (Q, N)
-    to_images, to_captions = _both_directions(
-        ResultRow(split.name, language, "cm", None, "t2i", 0, 0, {}),
-        scores,
-        queries.image_rows,
-        all_images,
-    )
-    named = scores + _named(model.text, queries.texts, language, split.images)
-    figures = summarise(ranks(named, queries.image_rows, all_images))
+    asked, documents = queries.queries(language), Documents(split.images)
+    every = np.arange(len(split.images))
+    cosines = score_matrix(model, asked, documents, "cm", weight=0.0)
+    row = ResultRow(split.name, language, "cm", None, "t2i", 0, 0, {})
+    to_images, to_captions = _both_directions(row, cosines, queries.image_rows, every)
+    # What queries name compares images for one query, not queries: they name more things or fewer.
+    named = score_matrix(model, asked, documents, "cm")
+    figures = summarise(ranks(named, queries.image_rows, every))
     yield from (replace(to_images, figures=figures), to_captions)
-    weight = model.text.clm_weight(language) if options.weight is None else options.weight
     for other in split.descriptions:
-        trial = None if other == language else _trial(split, language, other, options)
-        if trial is not None:
-            row = ResultRow(split.name, language, "cl", other, "t2i", 0, 0, {})
-            yield from _both_directions(row, trial.cl, trial.queries, trial.items)
-            yield from _both_directions(
-                replace(row, mode="clm"), trial.fused(weight), trial.queries, trial.items
-            )
+        if other != language:
+            yield from _caption_rows(model, split, language, other, options)
 
 
-def _named(
-    encoder: TextEncoder, texts: Sequence[str], language: str, images: Vectors
-) -> NDArray[np.float32]:
-    """(Q, N) what the things that each query names adds to the scores of images (engine.evidence).
-
-    They compare for one query, not across queries, which name more things or fewer.
-    """
-    found = np.zeros((len(texts), len(images)), np.float32)
-    for row, text in enumerate(texts):
-        model = encoder.evidence_model(text, language)
-        named = None
-        if model is not None and model.concept_weight:
-            named = encoder.named(text, language)
-        if model is not None and named is not None:
-            found[row] = named.weighted(model.concept_weight).scores(images)
-    return found
-
-
-def _trial(
-    split: EncodedSplit, language: str, other: str, options: RetrievalOptions
-) -> Trial | None:
-    """CL and CM scores of the images described in `other`; None if none of them has a query."""
+def _caption_rows(
+    model: Model, split: EncodedSplit, language: str, other: str, options: RetrievalOptions
+) -> Iterator[ResultRow]:
+    """CL and CLM on the images described in `other`; nothing if none of them has a query."""
     descriptions = split.descriptions[other]
     if not options.all_descriptions:
         descriptions = descriptions.first_of_each()
     images = np.unique(descriptions.image_rows)
     queries = split.queries[language].of_images(images)
     if not len(queries.image_rows):
-        return None
-    return Trial(
-        cl=_best_caption_scores(
-            queries.caption @ descriptions.documents.T, descriptions.image_rows
-        ),
-        cm=queries.visual @ split.images[images].T,  # (Q, D) x (D, N) -> (Q, N)
-        queries=queries.image_rows,
-        items=images,
-    )
-
-
-def _best_caption_scores(scores: Scores, owner: Labels) -> Scores:
-    """(Q, M) caption scores -> (Q, N): the CL score of an image is that of its best caption."""
-    _, starts = np.unique(owner, return_index=True)  # owners are sorted
-    return np.maximum.reduceat(scores, starts, axis=1)
+        return
+    documents = Documents(split.images[images], descriptions.among(images), other)
+    weight = model.text.clm_weight(language) if options.weight is None else options.weight
+    for mode in ("cl", "clm"):
+        scores = score_matrix(model, queries.queries(language), documents, mode, weight)
+        row = ResultRow(split.name, language, mode, other, "t2i", 0, 0, {})
+        yield from _both_directions(row, scores, queries.image_rows, images)
 
 
 def _both_directions(
@@ -273,7 +236,7 @@ def _both_directions(
 def _with_unknown(
     encoder: TextEncoder, texts: Sequence[str], language: str, rows: Labels
 ) -> Labels:
-    """Those of these rows whose caption contains a word outside the vocabulary."""
+    """The rows whose caption contains a word outside the vocabulary."""
     return np.array([row for row in rows if encoder.unknown_words(texts[row], language)], np.int64)
 
 

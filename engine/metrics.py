@@ -38,7 +38,7 @@ def first_ranks(scores: Scores | Floats, relevant: Relevance) -> Floats:
     return ahead + 1.0
 
 
-def precisions(scores: Scores, relevant: Relevance, depth: int) -> Floats:
+def precisions(scores: Scores | Floats, relevant: Relevance, depth: int) -> Floats:
     """(Q,) the share of relevant items among the first `depth`; ties count against us."""
     lowered = np.where(relevant, scores - np.float32(TIE), scores)
     if lowered.shape[1] <= depth:

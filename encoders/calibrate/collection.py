@@ -1,29 +1,24 @@
-"""Validation images and captions through a model, and collections drawn from them.
-
-What queries score on the images of a data set, by every source of evidence.
-"""
+"""Data sets through a model: images, captions and what models write, as an index has them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.data.dataset import CaptionDataset
 from capsearch.encoders.data.features import FeatureCache, Report, decoded_batches, load_features
-from capsearch.encoders.models.calibration import DocumentBank, best_scores
 from capsearch.encoders.models.classifiers import ConceptClassifiers
 from capsearch.encoders.models.registry import Model
-from capsearch.encoders.text.concepts.mentions import mentioned
+from capsearch.encoders.models.scores import CaptionRows, Documents, Queries, Rows, encode_texts
+from capsearch.encoders.text.concepts import broader
 from capsearch.engine.protocols import Captioner, Enricher, TextEncoder
-from capsearch.engine.records import EncodedText, ImageFeatures, Tag, Vectors
+from capsearch.engine.records import ImageFeatures, Tag, Vectors
 from capsearch.engine.vectors import strip_bias
 
-Rows = NDArray[np.int64]
-_TEXTS_A_BATCH = 256
 NO_HEADS = Enricher()
 
 
@@ -59,6 +54,15 @@ class EncodedCaptions:
         starts = np.searchsorted(self.image_rows, self.image_rows)  # rows ascend
         return self.at(np.flatnonzero(np.arange(len(self.image_rows)) - starts < count))
 
+    def queries(self, language: str) -> Queries:
+        """The captions as queries."""
+        return Queries(language, self.texts, self.visual, self.caption)
+
+    def among(self, images: Rows) -> CaptionRows:
+        """The captions of these images as documents; `images` ascend."""
+        chosen = self.of_images(images)
+        return CaptionRows(chosen.documents, np.searchsorted(images, chosen.image_rows))
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedImages:
@@ -75,6 +79,25 @@ class EncodedImages:
     tags: tuple[tuple[Tag, ...], ...] = ()
     classifiers: ConceptClassifiers | None = None
 
+    def documents(self, rows: Rows) -> Documents:
+        """Some of the images, ascending, with what models wrote and without people's captions."""
+        return Documents(
+            self.images[rows],
+            generated={language: one.among(rows) for language, one in self.generated.items()},
+            tags=[self.tags[row] for row in rows.tolist()] if self.tags else (),
+        )
+
+    def relevance(self, labels: Sequence[str], rows: Rows) -> NDArray[np.bool_]:
+        """(L, N) which of these images people gave each label."""
+        columns: dict[str, list[int]] = defaultdict(list)
+        for column, row in enumerate(rows.tolist()):
+            for label in self.objects[row]:
+                columns[label].append(column)
+        relevant = np.zeros((len(labels), len(rows)), bool)
+        for row, label in enumerate(labels):
+            relevant[row, columns[label]] = True
+        return relevant
+
 
 def encode_images(
     model: Model,
@@ -89,31 +112,45 @@ def encode_images(
     With an `enricher`, also what it writes about the images. With a `mean` (F,), features are
     moved so that this is theirs.
     """
-    kept, features = load_features(model.image, data, cache, report)
+    readable, features = load_features(model.image, data, cache, report)
     if mean is not None:
         features = features + (mean - features.mean(axis=0))
-    languages = [one for one in kept.languages if one in model.text.languages]
+    languages = [one for one in readable.languages if one in model.text.languages]
+    captioner, tagger = enricher.captioner, enricher.tagger
     return EncodedImages(
         model.image.project(features),
-        {one: encode_captions(model.text, kept, one) for one in languages},
-        tuple(image.objects for image in kept.images),
-        *described(model, enricher, kept, features, report),
-    )
-
-
-def described(
-    model: Model,
-    enricher: Enricher,
-    data: CaptionDataset,
-    features: Vectors,
-    report: Report | None = None,
-) -> tuple[dict[str, EncodedCaptions], tuple[tuple[Tag, ...], ...]]:
-    """What an enricher writes about images: captions by language, and tags."""
-    tagger, captioner = enricher.tagger, enricher.captioner
-    return (
-        generate_captions(model, captioner, data, report) if captioner else {},
+        {one: encode_captions(model.text, readable, one) for one in languages},
+        tuple(image.objects for image in readable.images),
+        generate_captions(model, captioner, readable, report) if captioner else {},
         tagger.tag(ImageFeatures(features)) if tagger else (),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImages:
+    """Images whose objects are the ids of the concepts they show, broader ones included."""
+
+    data: EncodedImages
+    sets: Mapping[str, tuple[str, ...]]  # the labelled sets of each concept that a label names
+
+
+def encode_labelled(
+    model: Model,
+    data: CaptionDataset,
+    cache: FeatureCache | None = None,
+    report: Report | None = None,
+    enricher: Enricher = NO_HEADS,
+) -> LabelledImages:
+    """Labelled photographs through the model, as `encode_images` does with captioned ones."""
+    sets: dict[str, dict[str, None]] = defaultdict(dict)
+    images = []
+    for image in data.images:
+        for concept in image.concepts:
+            sets[concept][image.labelled_set] = None
+        shown = {above for concept in image.concepts for above in broader(concept)}
+        images.append(replace(image, objects=tuple(sorted(shown))))
+    encoded = encode_images(model, data.only(images), cache, report, enricher)
+    return LabelledImages(encoded, {one: tuple(found) for one, found in sorted(sets.items())})
 
 
 def generate_captions(
@@ -134,8 +171,8 @@ def generate_captions(
         if report:
             report(done, len(data))
     return {
-        language: _encoded(model.text, sorted(found, key=lambda one: one[0]), language)
-        for language, found in written.items()
+        language: _encoded(model.text, sorted(captions, key=lambda pair: pair[0]), language)
+        for language, captions in written.items()
         if language in model.text.languages
     }
 
@@ -152,109 +189,24 @@ def as_indexed(model: Model, data: EncodedImages) -> EncodedImages:
 
 def encode_captions(encoder: TextEncoder, data: CaptionDataset, language: str) -> EncodedCaptions:
     """Every caption in a language."""
-    found = [
+    captions = [
         (row, caption.text)
         for row, image in enumerate(data.images)
         for caption in image.captions.get(language, ())
     ]
-    return _encoded(encoder, found, language)
+    return _encoded(encoder, captions, language)
 
 
 def _encoded(
-    encoder: TextEncoder, found: Sequence[tuple[int, str]], language: str
+    encoder: TextEncoder, captions: Sequence[tuple[int, str]], language: str
 ) -> EncodedCaptions:
     """(row of the image, text) of captions in the order of the images."""
-    texts = tuple(text for _, text in found)
+    texts = tuple(text for _, text in captions)
     encoded = encode_texts(encoder, texts, language)
     return EncodedCaptions(
         texts,
         encoded.visual,
         encoded.caption,
         encoder.as_documents(encoded.caption),
-        np.array([row for row, _ in found], np.int64),
-    )
-
-
-def encode_texts(encoder: TextEncoder, texts: Sequence[str], language: str) -> EncodedText:
-    """Many texts, a batch at a time."""
-    starts = range(0, max(len(texts), 1), _TEXTS_A_BATCH)
-    parts = [encoder.encode(texts[at : at + _TEXTS_A_BATCH], language) for at in starts]
-    return EncodedText(
-        visual=np.concatenate([part.visual for part in parts]),
-        caption=np.concatenate([part.caption for part in parts]),
-        known=tuple(known for part in parts for known in part.known),
-    )
-
-
-Floats = NDArray[np.float64]
-
-
-def best_of_captions(scores: Vectors, owners: Rows, images: int) -> Floats:
-    """(Q, M) caption scores -> (Q, N) the best of each image; NaN for images without any."""
-    best = np.full((len(scores), images), -np.inf)
-    for at, owner in enumerate(owners):
-        best[:, owner] = np.maximum(best[:, owner], scores[:, at])
-    return np.where(np.isneginf(best), np.nan, best)
-
-
-def generated_scores(data: EncodedImages, queries: Vectors, images: Rows) -> dict[str, Vectors]:
-    """(Q, N) scores of what the model wrote about each image, by language."""
-    found = {}
-    for language, captions in data.generated.items():
-        kept = captions.of_images(images)
-        owners = np.searchsorted(images, kept.image_rows)
-        scores = best_of_captions(queries @ kept.documents.T, owners, len(images))
-        found[language] = scores.astype(np.float32)
-    return found
-
-
-def tag_scores(
-    data: EncodedImages, texts: Sequence[str], language: str, images: Rows
-) -> Vectors | None:
-    """(Q, N) how sure the model's tags are of what each query names; None without tags."""
-    if not data.tags:
-        return None
-    tags = [data.tags[row] for row in images.tolist()]
-    columns = {one: at for at, one in enumerate(sorted({t.concept for some in tags for t in some}))}
-    table = np.zeros((len(tags), len(columns)), np.float32)  # (N, K)
-    for row, some in enumerate(tags):
-        for tag in some:
-            table[row, columns[tag.concept]] = max(table[row, columns[tag.concept]], tag.confidence)
-    scores = np.zeros((len(texts), len(tags)), np.float32)
-    for at, text in enumerate(texts):
-        mentions = _mentioned(text, language)
-        named = [[columns[one] for one in ids if one in columns] for ids in mentions]
-        for chosen in named:
-            if chosen:
-                scores[at] += table[:, chosen].max(axis=1) / len(named)
-    return scores
-
-
-def named_scores(
-    data: EncodedImages,
-    texts: Sequence[str],
-    language: str,
-    images: Rows,
-    bank: DocumentBank,
-) -> tuple[Floats | None, Floats | None]:
-    """(Q, N) what classifiers say of what each query names, and (Q,) of unrelated images."""
-    found = data.classifiers
-    if found is None:
-        return None, None
-    images_scores = found.scores(texts, language, data.images[images])
-    return images_scores, best_scores(found.scores(texts, language, bank.images))
-
-
-@lru_cache(maxsize=100_000)
-def _mentioned(text: str, language: str) -> tuple[frozenset[str], ...]:
-    return mentioned(text, language)
-
-
-def backgrounds(bank: DocumentBank, visual: Vectors, caption: Vectors) -> tuple[Floats, Floats]:
-    """(Q,) what queries score on unrelated images, and on unrelated captions."""
-    encoded = EncodedText(visual, caption, (True,) * len(visual))
-    found = [bank.background(encoded, row) for row in range(len(visual))]
-    return (
-        np.array([one["image"] for one in found]),
-        np.array([one["caption"] for one in found]),
+        np.array([row for row, _ in captions], np.int64),
     )

@@ -1,9 +1,8 @@
-"""Logistic regression with weights and offsets, by Newton's method.
+"""Logistic regression of relevance on scores: pairs of a query and a document, and their fit.
 
-scikit-learn's has no offsets, which the collection size needs, and statsmodels would be a large
-dependency for fifteen lines.
-
-Pairs of a query and a document to fit on, and the regression over them.
+The regression has weights and offsets and is solved by Newton's method. scikit-learn's has no
+offsets, which the collection size needs, and statsmodels would be a large dependency for fifteen
+lines.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from capsearch.encoders.calibrate.collection import (
     EncodedImages,
     as_indexed,
     encode_images,
+    encode_labelled,
 )
 from capsearch.encoders.calibrate.fit import document_bank, fit_evidence
-from capsearch.encoders.calibrate.generated import SPLIT, encode_labelled
 from capsearch.encoders.calibrate.vectors import (
     CAPTIONS_PER_LANGUAGE,
     CaptionVectors,
@@ -38,6 +38,7 @@ from capsearch.engine.records import LANGUAGES, Vectors
 from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
+LABELLED_SPLIT = "val"  # of encoders.data.labels: neither trained on nor reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     labels = sorted({label for found in validation.objects for label in found})
     labelled = None
     if run.labelled:
-        chosen = read_labelled(run.labelled, run.all_concepts).split(SPLIT)
-        labelled = encode_labelled(model, chosen, cache, report, classifiers)
+        chosen = read_labelled(run.labelled, run.all_concepts).split(LABELLED_SPLIT)
+        labelled = encode_labelled(model, chosen, cache, report, model.enricher())
+        labelled = replace(labelled, data=replace(labelled.data, classifiers=classifiers))
     objects = objects_of(validation)
     fitted = fit_evidence(model.text, validation, bank, names_of(labels), labelled, objects)
     calibration.save(folder, fitted, bank, objects, classifiers)

@@ -4,13 +4,20 @@ A scenario is a collection of images of which a share has one to five captions i
 a few of them wrong, and a set of queries with the images they are about. Whether an image has a
 caption does not depend on whether it is relevant: both queries and captions come from images that
 have captions in both languages.
+
+Queries are sentences (captions of other images' kind), names of the objects that people labelled,
+and names of what labelled photographs show. The objects of captioned photographs are few and well
+known to every model. Names of the world are not: among them are some that the model was never
+trained on, whose best hits are mostly wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, fields
 from itertools import product
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,135 +25,153 @@ from numpy.typing import NDArray
 from capsearch.encoders.calibrate.collection import (
     EncodedCaptions,
     EncodedImages,
-    Floats,
-    Rows,
-    backgrounds,
-    best_of_captions,
-    generated_scores,
-    named_scores,
-    tag_scores,
+    LabelledImages,
 )
 from capsearch.encoders.models.calibration import DocumentBank
-from capsearch.engine.records import EncodedText, Vectors
+from capsearch.encoders.models.scores import (
+    CaptionRows,
+    EvidenceMatrix,
+    Queries,
+    Rows,
+    best_of_captions,
+    encode_queries,
+    evidence_matrix,
+)
+from capsearch.encoders.text import concepts
+from capsearch.encoders.text.concepts.mentions import names_one_of
+from capsearch.engine.protocols import TextEncoder
+from capsearch.engine.records import Vectors
 
 SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
 SIZES = (250, 1000, 3000)
 MAX_CAPTIONS = 5
 WRONG_CAPTIONS = 0.01  # of the captions belong to another image: metadata is not always right
 MAX_QUERIES = 400
+_LABELLED_DRAWS = 4  # of each size: as many queries as the captioned photographs give
+_ENOUGH = 20  # names to fit on
+_OF_A_SET = 40  # names of one labelled set: models of cars are not more of the world than places
+NameSort = Literal["short", "unfamiliar", "rare"]  # as in engine.evidence.LengthDependent
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """Scores of Q queries on N documents; NaN where a document has no caption."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario(EvidenceMatrix):
+    """What Q queries score on N documents, and which of them are right."""
 
-    image: Floats  # (Q, N)
-    caption: Floats  # (Q, N)
     relevant: NDArray[np.bool_]  # (Q, N)
-    image_background: Floats  # (Q,)
-    caption_background: Floats  # (Q,)
-    caption_language: str
-    texts: tuple[str, ...] = ()  # of the queries
-    generated: Mapping[str, Vectors] = field(default_factory=dict)  # (Q, N) by caption language
-    tag: Vectors | None = None  # (Q, N) engine.evidence.tag_score
-    named: Floats | None = None  # (Q, N) what the model's classifiers add to `image`, unweighted
-    named_background: Floats | None = None  # (Q,) and to `image_background`
-
-    def of_query(self, row: int) -> Scenario:
-        """The same with one of the queries alone."""
-
-        def part(values: Floats | None) -> Floats | None:
-            return None if values is None else values[row : row + 1]
-
-        return replace(
-            self,
-            image=self.image[row : row + 1],
-            caption=self.caption[row : row + 1],
-            relevant=self.relevant[row : row + 1],
-            image_background=self.image_background[row : row + 1],
-            caption_background=self.caption_background[row : row + 1],
-            texts=self.texts[row : row + 1],
-            generated={one: scores[row : row + 1] for one, scores in self.generated.items()},
-            tag=None if self.tag is None else self.tag[row : row + 1],
-            named=part(self.named),
-            named_background=part(self.named_background),
-        )
-
-    def with_named(self, weight: float) -> Scenario:
-        """The same, with what queries name as part of the images' scores (engine.evidence)."""
-        if self.named is None or self.named_background is None:
-            return self
-        return replace(
-            self,
-            image=self.image + weight * self.named,
-            image_background=self.image_background + weight * self.named_background,
-            named=None,
-            named_background=None,
-        )
-
-    def best_generated(self, offsets: Mapping[str, float]) -> Floats:
-        """(Q, N) by the best caption that a model wrote; NaN where it wrote none."""
-        best = np.full(self.image.shape, np.nan)
-        for language, scores in self.generated.items():
-            best = np.fmax(best, scores + offsets.get(language, 0.0))
-        return best
 
 
-def scenarios(
+def sentences(
     data: EncodedImages, language: str, bank: DocumentBank, random: np.random.Generator
 ) -> Iterator[Scenario]:
-    """Sentences of one language against captions of every language, in all shares and sizes."""
+    """Captions of one language against captions of every language, in all shares and sizes."""
     queries = data.captions[language]
     for other, captions in data.captions.items():
         both = np.intersect1d(queries.image_rows, captions.image_rows)
-        for size in SIZES:
-            for share in SHARES:
-                chosen = draw(np.unique(captions.image_rows), size, random)
-                asked = _draw_queries(queries, np.intersect1d(both, chosen), random)
-                if len(asked.image_rows):
-                    documents = captions.of_images(chosen)
-                    yield _scenario(
-                        data, asked, documents, chosen, bank, share, random, other, language
-                    )
+        for size, share in product(SIZES, SHARES):
+            images = draw(np.unique(captions.image_rows), size, random)
+            rows = np.flatnonzero(np.isin(queries.image_rows, np.intersect1d(both, images)))
+            asked = queries.at(draw(rows, MAX_QUERIES, random))
+            if len(asked.image_rows):
+                documents = captions.of_images(images)
+                best, kept = _captions(
+                    asked, documents, images, share, random, same=other == language
+                )
+                asked = asked.at(kept)
+                yield _scenario(
+                    data,
+                    images,
+                    asked.queries(language),
+                    asked.image_rows[:, None] == images[None, :],
+                    bank,
+                    other,
+                    best[kept],
+                )
 
 
-def names(
+def object_names(
     data: EncodedImages,
-    encoded: EncodedText,
-    named: Mapping[str, str],
+    queries: Queries,
+    labels: Collection[str],
     bank: DocumentBank,
     random: np.random.Generator,
-    query_language: str,
 ) -> Iterator[Scenario]:
-    """Names of objects as queries: all images that people labelled so are relevant.
+    """Names of labels as queries: all images that people labelled so are relevant.
 
-    `named` has the query of each label, `encoded` the queries in that order.
+    `queries` are the names of `labels`, in that order.
     """
-    labels, texts = list(named), list(named.values())
-    labelled = np.array([row for row, found in enumerate(data.objects) if found], np.int64)
+    labelled = labelled_rows(data)
     for language, captions in data.captions.items():
         for size, share in product(SIZES, SHARES):
-            chosen = draw(labelled, size, random)
-            relevant = relevance(data, labels, chosen)
+            images = draw(labelled, size, random)
+            relevant = data.relevance([*labels], images)
             present = np.flatnonzero(relevant.any(axis=1))
             if not len(present):
                 continue
-            visual, caption = encoded.visual[present], encoded.caption[present]
-            documents = captions.of_images(chosen)
-            owners = np.searchsorted(chosen, documents.image_rows)
-            kept = _kept(owners, len(chosen), share, random)
-            asked = tuple(texts[row] for row in present)
-            yield Scenario(
-                (visual @ data.images[chosen].T).astype(np.float64),
-                best_of_captions(caption @ documents.documents[kept].T, owners[kept], len(chosen)),
-                relevant[present],
-                *backgrounds(bank, visual, caption),
-                language,
-                asked,
-                generated_scores(data, caption, chosen),
-                tag_scores(data, asked, query_language, chosen),
-                *named_scores(data, asked, query_language, chosen, bank),
-            )
+            asked, documents = queries.at(present), captions.among(images)
+            kept = _kept(documents.images, len(images), share, random)
+            documents = CaptionRows(documents.vectors[kept], documents.images[kept])
+            best = documents.best(asked.caption, len(images))
+            yield _scenario(data, images, asked, relevant[present], bank, language, best)
+
+
+def drawn_names(
+    data: EncodedImages,
+    rows: Rows,
+    queries: Queries,
+    labels: Collection[str],
+    bank: DocumentBank,
+    random: np.random.Generator,
+    sizes: Iterable[int],
+) -> Iterator[Scenario]:
+    """Names of labels against images that nobody described, drawn from `rows`, of each size.
+
+    `queries` are the names of `labels`, in that order; those with a right image are asked.
+    """
+    everything = data.relevance([*labels], rows)
+    for size in sizes:
+        at = draw(np.arange(len(rows)), size, random)
+        relevant = everything[:, at]
+        asked = draw(np.flatnonzero(relevant.any(axis=1)), MAX_QUERIES, random)
+        yield without_captions(data, rows[at], queries.at(asked), relevant[asked], bank)
+
+
+def labelled_names(
+    labelled: LabelledImages,
+    encoder: TextEncoder,
+    language: str,
+    bank: DocumentBank,
+    random: np.random.Generator,
+    sort: NameSort = "short",
+    objects: Collection[str] = (),
+) -> Iterator[Scenario]:
+    """Names of concepts as queries against images without captions, in several sizes.
+
+    Names of one sort; none at all if these are too few. `objects` are the concepts that
+    names were fitted on before.
+    """
+    names = {one: concepts.by_id(one).name(language) for one in labelled.sets}
+    by_set: dict[str, list[str]] = defaultdict(list)
+    for concept, name in names.items():
+        if sort_of(name, encoder, language, objects) == sort:
+            by_set[labelled.sets[concept][-1]].append(concept)
+    chosen = [
+        members[at]
+        for members in by_set.values()
+        for at in draw(np.arange(len(members)), _OF_A_SET, random).tolist()
+    ]
+    if len(chosen) < _ENOUGH:
+        return
+    queries = encode_queries(encoder, [names[one] for one in chosen], language)
+    sizes = [size for size in SIZES for _ in range(_LABELLED_DRAWS)]
+    rows = np.arange(len(labelled.data.images))
+    yield from drawn_names(labelled.data, rows, queries, chosen, bank, random, sizes)
+
+
+def sort_of(name: str, encoder: TextEncoder, language: str, objects: Collection[str]) -> NameSort:
+    """Which fit a name belongs to."""
+    if encoder.unknown_words(name, language):
+        return "unfamiliar"
+    return "short" if not objects or names_one_of(name, language, objects) else "rare"
 
 
 def share_of(
@@ -169,91 +194,72 @@ def share_of(
     if not len(queries.image_rows):
         return None
     captioned = images[random.random(len(images)) < share]
-    kept = documents.of_images(captioned).first_of_each(captions)
-    scores = queries.caption @ kept.documents.T
-    owners = np.searchsorted(images, kept.image_rows)
-    return Scenario(
-        (queries.visual @ data.images[images].T).astype(np.float64),
-        best_of_captions(scores, owners, len(images)),
-        queries.image_rows[:, None] == images[None, :],
-        *backgrounds(bank, queries.visual, queries.caption),
-        other,
-        queries.texts,
-        generated_scores(data, queries.caption, images),
-        tag_scores(data, queries.texts, language, images),
-        *named_scores(data, queries.texts, language, images, bank),
-    )
+    kept = documents.of_images(captioned).first_of_each(captions).among(images)
+    best = kept.best(queries.caption, len(images))
+    relevant = queries.image_rows[:, None] == images[None, :]
+    return _scenario(data, images, queries.queries(language), relevant, bank, other, best)
 
 
 def without_captions(
     data: EncodedImages,
     images: Rows,
-    queries: EncodedText,
+    queries: Queries,
     relevant: NDArray[np.bool_],
     bank: DocumentBank,
-    language: str,
-    texts: Sequence[str],
 ) -> Scenario:
     """Queries against images that nobody wrote a caption for; models may have."""
-    scores = (queries.visual @ data.images[images].T).astype(np.float64)
-    return Scenario(
-        scores,
-        np.full_like(scores, np.nan),
-        relevant,
-        *backgrounds(bank, queries.visual, queries.caption),
-        language,
-        tuple(texts),
-        generated_scores(data, queries.caption, images),
-        tag_scores(data, texts, language, images),
-        *named_scores(data, texts, language, images, bank),
-    )
+    none = np.full((len(queries.texts), len(images)), np.nan, np.float32)
+    return _scenario(data, images, queries, relevant, bank, queries.language, none)
 
 
-def relevance(data: EncodedImages, labels: Sequence[str], images: Rows) -> NDArray[np.bool_]:
-    """(L, N) which of these images people gave each label."""
-    found = [[label in data.objects[row] for row in images.tolist()] for label in labels]
-    return np.array(found, bool).reshape(len(labels), len(images))
+def labelled_rows(data: EncodedImages) -> Rows:
+    """The images that people labelled any object in."""
+    return np.array([row for row, shown in enumerate(data.objects) if shown], np.int64)
 
 
 def _scenario(
     data: EncodedImages,
+    images: Rows,
+    queries: Queries,
+    relevant: NDArray[np.bool_],
+    bank: DocumentBank,
+    caption_language: str,
+    caption: Vectors,
+) -> Scenario:
+    """The evidence of these images, with these scores (Q, N) of their captions."""
+    matrix = evidence_matrix(queries, data.documents(images), bank, data.classifiers)
+    known = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
+    known |= {"caption": caption.astype(np.float64), "caption_language": caption_language}
+    return Scenario(**known, relevant=relevant)
+
+
+def _captions(
     queries: EncodedCaptions,
     captions: EncodedCaptions,
     images: Rows,
-    bank: DocumentBank,
     share: float,
     random: np.random.Generator,
-    caption_language: str,
-    query_language: str,
-) -> Scenario:
+    same: bool,
+) -> tuple[Vectors, Rows]:
+    """(Q, N) scores of the captions of a share of the images, and which queries can be asked.
+
+    A few captions belong to another image. `same`: queries and captions are of one language, and
+    a query must not find itself.
+    """
     column = {row: at for at, row in enumerate(images.tolist())}
     right = np.array([column[row] for row in queries.image_rows.tolist()])
-    relevant = np.zeros((len(right), len(images)), bool)
-    relevant[np.arange(len(right)), right] = True
     owners = np.array([column[row] for row in captions.image_rows.tolist()])
     wrong = random.random(len(owners)) < WRONG_CAPTIONS
     owners[wrong] = random.integers(0, len(images), int(wrong.sum()))
     scores = queries.caption @ captions.documents.T  # (Q, C) x (C, M) -> (Q, M)
-    if caption_language == query_language:  # a query must not find itself
+    if same:
         repeated = np.array(queries.texts)[:, None] == np.array(captions.texts)[None, :]
         scores = np.where(repeated, -np.inf, scores)
     kept = _kept(owners, len(images), share, random)
     best = best_of_captions(scores[:, kept], owners[kept], len(images))
     # A query that is its image's only caption there would count as one of an uncaptioned image.
     captioned = np.isin(right, owners[kept])
-    asked = np.flatnonzero(~captioned | ~np.isnan(best[np.arange(len(right)), right]))
-    queries = queries.at(asked)
-    return Scenario(
-        (queries.visual @ data.images[images].T).astype(np.float64),
-        best[asked],
-        relevant[asked],
-        *backgrounds(bank, queries.visual, queries.caption),
-        caption_language,
-        queries.texts,
-        generated_scores(data, queries.caption, images),
-        tag_scores(data, queries.texts, query_language, images),
-        *named_scores(data, queries.texts, query_language, images, bank),
-    )
+    return best, np.flatnonzero(~captioned | ~np.isnan(best[np.arange(len(right)), right]))
 
 
 def _kept(
@@ -275,10 +281,3 @@ def _kept(
 def draw(rows: Rows, count: int, random: np.random.Generator) -> Rows:
     """At most `count` of the rows, ascending."""
     return np.sort(random.permutation(rows)[:count])
-
-
-def _draw_queries(
-    queries: EncodedCaptions, images: Rows, random: np.random.Generator
-) -> EncodedCaptions:
-    rows = np.flatnonzero(np.isin(queries.image_rows, images))
-    return queries.at(draw(rows, MAX_QUERIES, random))

@@ -54,12 +54,17 @@ class ConceptClassifiers:
 
     def scores(self, texts: Sequence[str], language: str, images: Vectors) -> Floats:
         """(Q, N) of many texts on many images, as `NamedConcepts.scores` has them."""
-        log_odds = images @ self.weights.T + self.biases  # (N, D) x (D, K) -> (N, K)
-        found = np.zeros((len(texts), len(images)))
-        for at, text in enumerate(texts):
-            for rows in self.senses(text, language):
-                found[at] -= np.logaddexp(0.0, -log_odds[:, rows].max(axis=1))
-        return found
+        senses = [self.senses(text, language) for text in texts]
+        used = sorted({row for things in senses for rows in things for row in rows})
+        column = {row: at for at, row in enumerate(used)}
+        weights = self.weights[used].astype(np.float64)
+        log_odds = images.astype(np.float64) @ weights.T + self.biases[used]  # (N, K)
+        scores = np.zeros((len(texts), len(images)))
+        for at, things in enumerate(senses):
+            for rows in things:
+                likeliest = log_odds[:, [column[row] for row in rows]].max(axis=1)
+                scores[at] -= np.logaddexp(0.0, -likeliest)
+        return scores
 
     @cached_property
     def _row(self) -> dict[str, int]:

@@ -10,12 +10,18 @@ import numpy as np
 
 from capsearch.encoders.images.preprocess import decode
 from capsearch.encoders.models.registry import Model
+from capsearch.encoders.models.scores import (
+    Documents,
+    Queries,
+    calibration_of,
+    encode_texts,
+    evidence_matrix,
+)
 from capsearch.engine.errors import InvalidImage, UnknownLanguage
-from capsearch.engine.records import Caption, EncodedText, Pixels, Tag, Vectors
+from capsearch.engine.records import Caption, Pixels, Tag, Vectors
 from capsearch.engine.vectors import similarity_query
 
 _BATCH = 16
-_TEXTS_A_BATCH = 256
 # MRR of trio on 600 val images in en, zh, ja: .624, .686, .589 with 0; .642, .698, .592 with 1/4;
 # .625, .655, .562 with 1.
 _BACKGROUND_WEIGHT = 0.25
@@ -104,35 +110,27 @@ def best_sentences(
     image = similarity_query(model.image.project(model.image.features([pixels]))[0])
     texts = list(dict.fromkeys(pool))
     languages = [language or model.text.detect(text) for text in texts]
-    found: dict[int, Sentence] = {}
-    for one in model.text.languages:
-        rows = [at for at, other in enumerate(languages) if other == one]
-        for start in range(0, len(rows), _TEXTS_A_BATCH):
-            batch = rows[start : start + _TEXTS_A_BATCH]
-            scores = _scores(model, image, [texts[at] for at in batch], one)
-            found |= {
-                at: Sentence(texts[at], one, score)
-                for at, score in zip(batch, scores, strict=True)
-                if score > -np.inf
-            }
-    ranked = sorted(found.items(), key=lambda item: (-item[1].score, item[0]))
+    sentences: dict[int, Sentence] = {}
+    for known in model.text.languages:
+        rows = [row for row, detected in enumerate(languages) if detected == known]
+        scores = _scores(model, image, [texts[row] for row in rows], known) if rows else ()
+        sentences |= {
+            row: Sentence(texts[row], known, score)
+            for row, score in zip(rows, scores, strict=True)
+            if score > -np.inf
+        }
+    ranked = sorted(sentences.items(), key=lambda item: (-item[1].score, item[0]))
     return tuple(sentence for _, sentence in ranked[:limit])
 
 
-def _scores(model: Model, image: Vectors, texts: Sequence[str], language: str) -> list[float]:
+def _scores(model: Model, image: Vectors, texts: Sequence[str], language: str) -> Sequence[float]:
     """-inf for a sentence of which the model knows nothing."""
-    encoded = model.text.encode(texts, language)
-    cosines = encoded.visual @ image  # (N, D + 1) x (D + 1,): the image's last number is 0
+    encoded = encode_texts(model.text, texts, language)
+    queries = Queries(language, tuple(texts), encoded.visual, encoded.caption)
+    stored = calibration_of(model, language)
+    matrix = evidence_matrix(queries, Documents(image[None]), stored.bank if stored else None)
+    scores = matrix.image[:, 0] - _BACKGROUND_WEIGHT * matrix.image_background
     return [
-        float(cosines[row]) - _background(model, encoded, row, text, language)
-        if encoded.known[row]
-        else -np.inf
-        for row, text in enumerate(texts)
+        float(score) if known else -np.inf
+        for score, known in zip(scores, encoded.known, strict=True)
     ]
-
-
-def _background(model: Model, encoded: EncodedText, row: int, text: str, language: str) -> float:
-    if model.text.evidence_model(text, language) is None:
-        return 0.0
-    one = EncodedText(encoded.visual[row : row + 1], encoded.caption[row : row + 1], (True,))
-    return _BACKGROUND_WEIGHT * model.text.background(one)["image"]

@@ -11,7 +11,8 @@ import pytest
 from toys import png
 
 from capsearch.benchmarks import names as name_queries
-from capsearch.benchmarks.names import at_most, encode_pool, evaluate
+from capsearch.benchmarks.names import NamesOptions, at_most, evaluate
+from capsearch.encoders.calibrate.collection import encode_labelled
 from capsearch.encoders.data.dataset import read_labelled
 from capsearch.encoders.data.labels import split_of_photo
 from capsearch.encoders.data.templates import REQUESTS
@@ -62,8 +63,8 @@ def find(rows, language, group):
 
 class TestFigures:
     def test_a_narrower_label_is_relevant_and_depth_divides(self, fake_model, tmp_path):
-        pool = encode_pool(fake_model, write_set(tmp_path))
-        row = find(evaluate(fake_model, pool, min_photos=2), "en", "trained on")
+        pool = encode_labelled(fake_model, write_set(tmp_path))
+        row = find(evaluate(fake_model, pool, NamesOptions(min_photos=2)), "en", "trained on")
         # red: all three within the first five, after the blue label that is shown in red, since
         # ties count against us. blue: the first hit, its red image after all others. green: both.
         assert row.concepts == 3
@@ -73,30 +74,35 @@ class TestFigures:
 
     def test_p10_is_of_the_concepts_with_ten_photographs(self, fake_model, tmp_path):
         photos = [("red", "red")] * 9 + [("red", "blue")] + [("green", "green")] * 5
-        pool = encode_pool(fake_model, write_set(tmp_path, photos))
+        pool = encode_labelled(fake_model, write_set(tmp_path, photos))
         row = find(evaluate(fake_model, pool), "en", "trained on")
         assert row.concepts == 2
         assert row.figures["p10"].value == pytest.approx(9 / 10)
 
     def test_concepts_with_too_few_photographs_are_not_asked_for(self, fake_model, tmp_path):
-        pool = encode_pool(fake_model, write_set(tmp_path))
-        assert find(evaluate(fake_model, pool, min_photos=3), "zh", "trained on").concepts == 1
+        pool = encode_labelled(fake_model, write_set(tmp_path))
+        assert (
+            find(
+                evaluate(fake_model, pool, NamesOptions(min_photos=3)), "zh", "trained on"
+            ).concepts
+            == 1
+        )
         with pytest.raises(DataProblem, match="--min-photos"):
-            evaluate(fake_model, pool, min_photos=50)
+            evaluate(fake_model, pool, NamesOptions(min_photos=50))
 
     def test_groups_are_of_labels_of_broader_concepts_and_of_each_set(self, fake_model, tmp_path):
         photos = [("tuba", "red"), ("piano", "blue")]
-        pool = encode_pool(fake_model, write_set(tmp_path, photos, "instruments30"))
-        rows = evaluate(fake_model, pool, min_photos=1)
+        pool = encode_labelled(fake_model, write_set(tmp_path, photos, "instruments30"))
+        rows = evaluate(fake_model, pool, NamesOptions(min_photos=1))
         assert find(rows, "ja", "never trained on").concepts == 1  # tuba
         assert find(rows, "ja", "instruments30").concepts == 2
         assert find(rows, "ja", "broader").concepts >= 2  # musical instrument and kinds of it
 
     def test_other_queries_are_compared_with_the_commonest_name(self, fake_model, tmp_path):
-        pool = encode_pool(fake_model, write_set(tmp_path))
-        rows = evaluate(fake_model, pool, "templates", min_photos=2)
+        pool = encode_labelled(fake_model, write_set(tmp_path))
+        rows = evaluate(fake_model, pool, NamesOptions("templates", min_photos=2))
         assert find(rows, "ja", "trained on").figures["same10"].value == 1
-        rows = evaluate(fake_model, pool, "names", min_photos=2)
+        rows = evaluate(fake_model, pool, NamesOptions(min_photos=2))
         assert np.isnan(find(rows, "ja", "trained on").figures["same10"].value)
 
     def test_the_first_photographs_of_each_label(self, tmp_path):

@@ -98,12 +98,12 @@ class TestScenarios:
         assert (one.relevant.sum(axis=1) == 1).all()
 
     def test_no_query_finds_itself_among_captions_of_its_language(self, data, bank):
-        found = list(scenarios.scenarios(data, "en", bank, np.random.default_rng(1)))
+        found = list(scenarios.sentences(data, "en", bank, np.random.default_rng(1)))
         same = [one.caption for one in found if one.caption_language == "en"]
         assert same and all(np.nan_to_num(one, nan=-1).max() < 0.9999 for one in same)
 
     def test_all_images_with_a_label_are_relevant_to_its_name(self, data):
-        found = scenarios.relevance(data, ["odd", "even"], np.arange(4))
+        found = data.relevance(["odd", "even"], np.arange(4))
         assert found.tolist() == [[False, True, False, True], [True, False, True, False]]
 
 
@@ -123,7 +123,7 @@ class TestFit:
     def test_probabilities_are_calibrated(self, data, bank, fitted):
         one = scenarios.share_of(data, "en", "zh", bank, 0.5, 1, np.random.default_rng(3))
         values = np.stack(
-            [fit.probabilities(fitted["en"].long, one, row) for row in range(len(one.image))]
+            [one.probabilities(row, fitted["en"].long) for row in range(len(one.image))]
         )
         error = regression.expected_calibration_error(
             values.ravel(), one.relevant.ravel().astype(float)
@@ -136,7 +136,7 @@ class TestFit:
             one = scenarios.share_of(data, "en", "zh", bank, share, 1, np.random.default_rng(3))
             ranks = []
             for row in range(len(one.image)):
-                values = fit.probabilities(fitted["en"].long, one, row)
+                values = one.probabilities(row, fitted["en"].long)
                 ranks.append(1 / (values >= values[one.relevant[row]].max()).sum())
             return float(np.mean(ranks))
 

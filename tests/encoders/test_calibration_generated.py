@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from test_calibration import RANDOM, WIDTH, captions, documents, noisy
 
-from capsearch.encoders.calibrate import fit, generated, scenarios
+from capsearch.encoders.calibrate import fit, scenarios
 from capsearch.encoders.calibrate.collection import EncodedImages
 from capsearch.encoders.models.calibration import DocumentBank
+from capsearch.encoders.models.scores import tag_scores
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.records import EncodedText, Tag
 from capsearch.engine.vectors import as_query, unit
@@ -82,11 +83,8 @@ def test_documents_with_generated_captions_are_kinds_of_their_own(fitted):
 def test_generated_captions_help(fitted, data, bank):
     def mrr(some: EncodedImages) -> float:
         one = scenarios.share_of(some, "en", "zh", bank, 0.0, 1, np.random.default_rng(3))
-        queries = some.captions["en"].caption
-        written = scenarios.generated_scores(some, queries, np.arange(COUNT))
-        one = replace(one, generated=written)
-        values = [fit.probabilities(fitted["en"].long, one, row) for row in range(len(one.image))]
-        return generated.average_precision(np.stack(values), one.relevant)
+        values = [one.probabilities(row, fitted["en"].long) for row in range(len(one.image))]
+        return fit.average_precision(np.stack(values), one.relevant)
 
     assert mrr(data) > mrr(replace(data, generated={})) + 0.02
 
@@ -111,14 +109,12 @@ def test_without_a_captioner_nothing_is_fitted_for_it(data, bank):
 def test_tag_scores_are_the_surest_tag_of_each_thing_named():
     some = build(1.0, 0.9)
     some = replace(some, tags=((Tag("cat", "en", 0.4, "m", "cat"), Tag("x", "en", 1.0, "m")), ()))
-    found = scenarios.tag_scores(some, ["a cat", "a cat on a sofa", "zyzzyva"], "en", np.arange(2))
+    found = tag_scores(some.tags, ["a cat", "a cat on a sofa", "zyzzyva"], "en")
     assert found == pytest.approx(np.array([[0.4, 0], [0.2, 0], [0, 0]]))
 
 
 def test_average_precision_of_a_single_right_answer_is_its_reciprocal_rank():
     scores = np.array([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
     relevant = np.array([[False, True, False], [True, False, True]])
-    assert generated.average_precision(scores, relevant) == pytest.approx(
-        (1 / 2 + (1 + 2 / 3) / 2) / 2
-    )
-    assert generated.average_precision(scores, np.zeros((2, 3), bool)) == 0
+    assert fit.average_precision(scores, relevant) == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
+    assert fit.average_precision(scores, np.zeros((2, 3), bool)) == 0

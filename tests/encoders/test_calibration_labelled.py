@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsearch.encoders.calibrate import fit
-from capsearch.encoders.calibrate import generated as labelled_module
-from capsearch.encoders.calibrate.collection import EncodedCaptions, EncodedImages
-from capsearch.encoders.calibrate.generated import LabelledImages, labelled_names
+from capsearch.encoders.calibrate import fit, scenarios
+from capsearch.encoders.calibrate.collection import EncodedCaptions, EncodedImages, LabelledImages
+from capsearch.encoders.calibrate.scenarios import labelled_names
 from capsearch.encoders.models import calibration
 from capsearch.encoders.models.calibration import DocumentBank
 from capsearch.encoders.text import concepts
@@ -24,7 +23,7 @@ COUNT, WIDTH = 300, 24
 
 @pytest.fixture(autouse=True)
 def _few_names_are_enough(monkeypatch):
-    monkeypatch.setattr(labelled_module, "_ENOUGH", 2)
+    monkeypatch.setattr(scenarios, "_ENOUGH", 2)
 
 
 class RandomTexts(FakeTextEncoder):
@@ -65,7 +64,7 @@ def labelled(share: float) -> LabelledImages:
     images = np.where(known[:, None], unit(names + 0.5 * others), others)
     objects = tuple(tuple(concepts.broader(one)) for one in shown)
     return LabelledImages(
-        EncodedImages(documents(images), {}, objects), dict.fromkeys(NAMED, "set")
+        EncodedImages(documents(images), {}, objects), dict.fromkeys(NAMED, ("set",))
     )
 
 
@@ -76,7 +75,9 @@ def found_by(share: float, bank: DocumentBank):
 
 def test_an_image_is_relevant_to_the_name_of_what_it_shows_and_to_no_other(bank):
     one = found_by(1.0, bank)[-1]
-    assert set(one.texts) == {concepts.by_id(each).name("en") for each in NAMED} - set(UNKNOWN)
+    assert set(one.queries.texts) == {concepts.by_id(each).name("en") for each in NAMED} - set(
+        UNKNOWN
+    )
     assert (one.relevant.sum(axis=0) <= 1).all()
     assert (one.relevant.sum(axis=1) == COUNT / len(NAMED)).all()
 
@@ -100,7 +101,7 @@ def test_names_that_find_little_promise_little(bank, captioned):
     for share in (0.1, 0.9):
         fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, labelled(share))
         one = found_by(share, bank)[-1]
-        hits = [np.sort(fit.probabilities(fitted["en"].short, one, row))[-40:] for row in range(4)]
+        hits = [np.sort(one.probabilities(row, fitted["en"].short))[-40:] for row in range(4)]
         best[share] = np.mean(hits)
     assert best[0.1] < 0.4 < 0.8 < best[0.9]
 
@@ -127,7 +128,7 @@ def test_names_with_unknown_words_are_fitted_apart(bank, captioned):
 
 
 def test_too_few_names_with_unknown_words_are_not_fitted(bank, captioned, monkeypatch):
-    monkeypatch.setattr(labelled_module, "_ENOUGH", 3)
+    monkeypatch.setattr(scenarios, "_ENOUGH", 3)
     fitted = fit.fit_evidence(RandomTexts(), captioned, bank, {}, labelled(0.9))["en"]
     assert fitted.unfamiliar is None
 
@@ -169,11 +170,11 @@ def test_names_of_other_things_than_the_objects_are_fitted_apart(bank, captioned
 
 
 def test_models_of_cars_do_not_outnumber_everything_else(bank, monkeypatch):
-    monkeypatch.setattr(labelled_module, "_OF_A_SET", 2)
-    monkeypatch.setattr(labelled_module, "_ENOUGH", 1)
-    data = replace(labelled(1.0), sets={**dict.fromkeys(NAMED, "cars"), NAMED[0]: "places"})
+    monkeypatch.setattr(scenarios, "_OF_A_SET", 2)
+    monkeypatch.setattr(scenarios, "_ENOUGH", 1)
+    data = replace(labelled(1.0), sets={**dict.fromkeys(NAMED, ("cars",)), NAMED[0]: ("places",)})
     found = list(labelled_names(data, RandomTexts(), "en", bank, np.random.default_rng(0)))
-    assert len(found[-1].texts) <= 3
+    assert len(found[-1].queries.texts) <= 3
 
 
 def test_a_query_is_rare_if_it_names_none_of_the_objects(bank, tmp_path):

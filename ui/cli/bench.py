@@ -42,6 +42,14 @@ shows, and captions whose image is among the first ten hits.
 """
 
 
+enriched_option = click.option(
+    "--enriched",
+    is_flag=True,
+    help="Let the model's captioner and tagger describe the images first, as `capsearch index` "
+    "does: what they write is evidence, too.",
+)
+
+
 def _shares(text: str) -> tuple[float, ...]:
     try:
         shares = tuple(float(part) for part in text.split(","))
@@ -72,12 +80,7 @@ def _shares(text: str) -> tuple[float, ...]:
     show_default=True,
     help="Captions of each captioned image, at most.",
 )
-@click.option(
-    "--enriched",
-    is_flag=True,
-    help="Let the model's captioner and tagger describe the images first, as `capsearch index` "
-    "does: their text is evidence in all tables.",
-)
+@enriched_option
 @json_option
 def evidence(
     sources: tuple[Path, ...],
@@ -230,6 +233,10 @@ as ranked before the correct result. Intervals: 95 %, bootstrap over the queries
     is_flag=True,
     help="The model was trained with --all-concepts: photographs are held out, no concept is.",
 )
+@click.option(
+    "--cosine", is_flag=True, help="Rank by the cosine alone, not by what a search ranks by."
+)
+@enriched_option
 @cache_option
 @json_option
 def names(
@@ -240,12 +247,15 @@ def names(
     per_label: int | None,
     min_photos: int,
     all_concepts: bool,
+    cosine: bool,
+    enriched: bool,
     cache: Path | None,
     as_json: bool,
 ) -> None:
     """Measure how well names of things find photographs of them, trained on or not."""
-    from capsearch.benchmarks.names import at_most, encode_pool, evaluate
+    from capsearch.benchmarks.names import NamesOptions, at_most, evaluate
     from capsearch.benchmarks.report import names_table
+    from capsearch.encoders.calibrate.collection import NO_HEADS, encode_labelled
     from capsearch.encoders.data.dataset import read_labelled
     from capsearch.encoders.data.features import FeatureCache, default_cache
     from capsearch.encoders.models import registry
@@ -257,10 +267,13 @@ def names(
         data = at_most(data, per_label)
     remark(f"{split}: {len(data):,} photographs, model {model.name}")
     with stage_progress("photographs") as report:
-        pool = encode_pool(model, data, FeatureCache(cache or default_cache()), report)
-    if len(pool.images) < len(data):
-        remark(f"warning: {len(data) - len(pool.images):,} images could not be read")
-    rows = evaluate(model, pool, kind, min_photos, all_concepts)
+        features = FeatureCache(cache or default_cache())
+        heads = model.enricher() if enriched else NO_HEADS
+        photos = encode_labelled(model, data, features, report, heads)
+    readable = len(photos.data.images)
+    if readable < len(data):
+        remark(f"warning: {len(data) - readable:,} images could not be read")
+    rows = evaluate(model, photos, NamesOptions(kind, min_photos, all_concepts, cosine))
     if as_json:
         print_json([record for row in rows for record in row.records()])
     else:
