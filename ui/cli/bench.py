@@ -189,9 +189,10 @@ by hashes: the same for everyone. Choose models by --split val, so that test sta
 --queries templates  questions and requests: "where is the ...?"
 --queries spellings  case, number, full and half width, Traditional Chinese, kana variants
 
-P@5 and P@10: the share of the first five and ten hits that show the concept (P@10 of concepts
-with ten photographs); same: the share of the first ten that the commonest name finds too.
-Photographs show more than their label says, so precision is a lower bound. Tied scores count
+Photographs are ranked as a search ranks images without captions; --enriched lets models describe
+them first, as `capsearch index` does. P@5 and P@10: the share of the first five and ten hits that
+show the concept (P@10 of concepts with ten photographs); same: the share of the first ten that the
+commonest name finds too. Photographs show more than their label says, so precision is a lower bound. Tied scores count
 as ranked before the correct result. Intervals: 95 %, bootstrap over the queries.
 """
 
