@@ -322,7 +322,12 @@ def build(rows: Rows, codes: Callable[[], Codes]) -> Nearest:
     """The search that suits the number of rows and the machine; `codes` only if it needs them."""
     if not needs_codes(rows):
         return ExactSearch(rows)
-    return GpuSearch(rows) if faiss().get_num_gpus() > 0 else CodeSearch(rows, codes())
+    return GpuSearch(rows) if gpus() else CodeSearch(rows, codes())
+
+
+def gpus() -> int:
+    """How many GPUs search large files: 0 without faiss-gpu."""
+    return int(faiss().get_num_gpus())
 
 
 def coded(rows: Rows) -> Codes:

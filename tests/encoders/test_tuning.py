@@ -93,3 +93,24 @@ def test_few_images_are_not_worth_a_measurement(monkeypatch):
     backbone.features(pixels)
     backbone.features(pixels)
     assert len(asked) == 1
+
+
+def test_networks_run_on_the_first_provider_that_works_and_never_on_tensorrt(monkeypatch):
+    import onnx
+    import onnxruntime
+
+    onnx.checker.check_model(onnx.load_model_from_string(tuning._IDENTITY))
+    assert tuning.device() == "cpu"
+    installed = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: installed)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("what is missing"))
+    assert tuning.providers.__wrapped__() == ("CUDAExecutionProvider", "CPUExecutionProvider")
+
+
+def test_what_onnx_runtime_prints_about_cuda_is_not_a_result(monkeypatch, capsys):
+    import onnxruntime
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [tuning.CUDA])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("no CUDA"))
+    tuning.providers.__wrapped__()
+    assert capsys.readouterr() == ("", "no CUDA\n")

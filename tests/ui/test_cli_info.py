@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from capsearch.encoders.models import registry
+from capsearch.encoders.models import image, registry
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import UnknownModel
+from capsearch.indexer.sqlite import nearest
 
 Run = Callable[..., Any]
 
@@ -28,6 +29,13 @@ def test_info_prints_one_fact_a_line(indexed: Path, run: Run) -> None:
     lines = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
     assert lines["images"] == "4"
     assert str(indexed) in lines["roots"]
+
+
+def test_info_shows_the_devices(indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "encoding cpu, search cpu" in run("info").out
+    monkeypatch.setattr(nearest, "gpus", lambda: 2)
+    monkeypatch.setattr(image, "device", lambda: "cuda")
+    assert run("info", "--json").json["devices"] == {"encoding": "cuda", "search": "2 GPU"}
 
 
 def test_info_without_an_index_names_the_command_that_makes_one(run: Run) -> None:

@@ -40,7 +40,7 @@ def command(index_path: Path | None, backend: str | None, as_json: bool) -> None
     """
     where, stats = _stats(index_path, backend)
     problem = _model_problem(stats)
-    facts = {"index": where, **asdict(stats), "model_problem": problem}
+    facts = {"index": where, **asdict(stats), "devices": _devices(), "model_problem": problem}
     if problem is not None:
         remark(f"warning: {problem}")
     if as_json:
@@ -63,6 +63,14 @@ def _stats(
     from capsearch.indexer.sqlite import collection as embedded
 
     return str(where), embedded.read_stats(where)
+
+
+def _devices() -> Mapping[str, str]:
+    """What this machine would use for a new image, and for a search in a large index here."""
+    from capsearch.encoders.models.image import device
+    from capsearch.indexer.sqlite.nearest import gpus
+
+    return {"encoding": device(), "search": f"{gpus()} GPU" if gpus() else "cpu"}
 
 
 def _model_problem(stats: CollectionStats | ElasticStats) -> str | None:
