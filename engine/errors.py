@@ -18,6 +18,7 @@ CapsearchError
 │   ├── SchemaTooOld    made by an older capsearch; the message names the command that rebuilds it
 │   └── ModelMismatch   made with other models than the ones asked for
 ├── DataProblem         a data set that is not laid out as expected
+│   └── MissingSplit    a source without the splits asked for
 └── TrainingProblem     a training run that cannot start or go on
 
 A message says what failed, what was expected and what to do next. Only `ui` exits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from capsearch.engine.evidence import EvidenceModel, NamedConcepts
 from capsearch.engine.query import EncodedQuery
@@ -208,6 +208,9 @@ class Captioner(Protocol):
         features without a grid.
         """
         ...
+
+
+Head: TypeAlias = Literal["tagger", "captioner"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Literal, TypeAlias
 
@@ -20,6 +20,9 @@ LANGUAGES = ("en", "zh", "ja")
 MODES: tuple[Mode, ...] = ("clm", "cm", "cl")
 TAKEN_FROM = "taken_from"  # Document.metadata: where the date comes from
 GENERATED = "model:"  # sources that start so were written by a model, all others by people
+HAND = "hand"  # the source of what people wrote or confirmed in capsearch itself
+# (concept id, label, language) -> the name of a tag in that language
+LabelOf: TypeAlias = Callable[[str, str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,9 @@ class Caption:
     def generated(self) -> bool:
         """True when a model wrote it."""
         return self.source.startswith(GENERATED)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,9 @@ class Tag:
     def generated(self) -> bool:
         """True when a model wrote it."""
         return self.source.startswith(GENERATED)
+
+    def __str__(self) -> str:
+        return self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,11 @@ class Document:
     tags: tuple[Tag, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)  # other texts: headline, byline, ...
 
+    def caption(self, language: str | None = None) -> Caption | None:
+        """The first caption, or the first in a language; None where there is none."""
+        captions = (one for one in self.captions if language in (None, one.language))
+        return next(captions, None)
+
 
 @dataclass(frozen=True, slots=True)
 class Filters:
@@ -120,6 +134,11 @@ class Contributions:
     log_odds: Mapping[str, float] = field(default_factory=dict)
 
 
+def own_label(concept: str, label: str, language: str) -> str:
+    """The label of a tag as it was written, whatever the language: a LabelOf without a table."""
+    return label
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One result with its document; ranks count from 1 over all pages.
@@ -132,6 +151,35 @@ class Hit:
     score: float
     rank: int
     contributions: Contributions
+    label_of: LabelOf = field(default=own_label, repr=False, compare=False)
+
+    def caption(self, language: str | None = None) -> Caption | None:
+        """The caption to show: the one that matched best if it is in this language, else the first.
+
+        Without a language, any will do; None where there is none.
+        """
+        matched = self.contributions.caption
+        if matched is not None and language in (None, matched.language):
+            return matched
+        return self.document.caption(language)
+
+    def tags(self, language: str) -> tuple[Tag, ...]:
+        """The tags, surest first, by the names of their concepts in a language.
+
+        Of equal names the first counts; a tag that names no concept keeps its label.
+        """
+        named = (
+            replace(tag, label=self.label_of(tag.concept, tag.label, language), language=language)
+            if tag.concept
+            else tag
+            for tag in self.document.tags
+        )
+        return tuple({tag.label: tag for tag in reversed(tuple(named))}.values())[::-1]
+
+    @property
+    def path(self) -> str:
+        """Where to open the image."""
+        return self.document.record.path
 
     @property
     def image_id(self) -> str:
@@ -149,7 +197,10 @@ Unit = Literal["probability", "score"]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A page of hits, with how the query was understood and warnings about it."""
+    """A page of hits, with how the query was understood and warnings about it.
+
+    It is a sequence of its hits, best first.
+    """
 
     hits: tuple[Hit, ...]
     more: bool  # another page would not be empty
@@ -160,6 +211,15 @@ class SearchResult:
     min_score: float | None = None  # the cut-off used
     warnings: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, at: int) -> Hit:
+        return self.hits[at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +270,17 @@ class Facets:
     written_by: tuple[Facet, ...] = ()  # "people", "models"
     earliest: date | None = None
     latest: date | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: `done` of `total` (None: unknown) in a stage such as "scan" or "embed"."""
+
+    stage: str
+    done: int
+    total: int | None
+    current: str | None = None  # the path of the latest file
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f" of {self.total}"
+        return f"{self.stage}: {self.done}{of}"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from capsearch.engine.protocols import NewDocument
-from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
+from capsearch.engine.protocols import Head, NewDocument
+from capsearch.engine.records import HAND, Caption, Document, ImageRecord, Tag, Vectors
 from capsearch.indexer.pipeline import fields_of, record_of
 from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite.enriched import undecided
 from capsearch.indexer.sqlite.writer import METADATA_SOURCES, SIDECAR
-from capsearch.indexer.store import HAND, EncodedImage, Head
+from capsearch.indexer.store import EncodedImage
 
 
 @dataclass(slots=True)

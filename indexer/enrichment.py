@@ -24,13 +24,12 @@ import numpy as np
 from capsearch.encoders.images.open import DECODING, DEFAULT_PIXELS, MAX_PIXELS
 from capsearch.encoders.models.describe import no_heads
 from capsearch.engine.errors import InvalidCaptions, UnknownModel
-from capsearch.engine.protocols import Captioner, Enricher, Tagger
-from capsearch.engine.records import Caption, ImageFeatures
-from capsearch.indexer.pipeline import Progress
+from capsearch.engine.protocols import Captioner, Enricher, Head, Tagger
+from capsearch.engine.records import HAND, Caption, ImageFeatures, Progress
 from capsearch.indexer.prepare import DecodeJournal, Prepared, prepare_in_groups
 from capsearch.indexer.sources.metadata import written_caption
 from capsearch.indexer.sources.scan import ImageFile, Skipped
-from capsearch.indexer.store import HAND, Descriptions, Head, Store, Writable
+from capsearch.indexer.store import Descriptions, Store, Writable
 
 _TAGGED_AT_ONCE = 1024
 _ENCODED_EVERY = 32  # batches: then captions get vectors, and words are found

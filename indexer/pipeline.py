@@ -4,8 +4,6 @@ A run scans the folders, compares them with what is stored, encodes new images, 
 no longer exist, and encodes new captions. Where all this is stored is the business of a Store.
 
 Encoding images and captions in batches.
-
-How far a run is, for whoever shows it.
 """
 
 from __future__ import annotations
@@ -16,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsearch.encoders.images.open import DECODING, DEFAULT_PIXELS, MAX_PIXELS
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import TAKEN_FROM, ImageRecord, Vectors
+from capsearch.engine.records import TAKEN_FROM, ImageRecord, Progress, Vectors
 from capsearch.indexer.forgetting import CaptionsFiles, Named, read_given
 from capsearch.indexer.prepare import (
     DecodeJournal,
@@ -42,6 +41,9 @@ from capsearch.indexer.roots import (
 from capsearch.indexer.sources.metadata import merged
 from capsearch.indexer.sources.scan import ImageFile, Scan, Skipped
 from capsearch.indexer.store import EditedSidecars, EncodedImage, KnownFile, Store, Writable
+
+if TYPE_CHECKING:
+    from capsearch.indexer.enrichment import EnrichSummary
 
 _MAX_FILES_PER_BATCH = 512  # or the batch size; known and refused files count, too
 
@@ -120,16 +122,6 @@ def fields_of(image: Prepared) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is: `done` of `total` (None: unknown) in a stage such as "scan" or "embed"."""
-
-    stage: str
-    done: int
-    total: int | None
-    current: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class IndexOptions:
     """Settings of a run; each is an option of `capsearch index`."""
 
@@ -172,6 +164,7 @@ class IndexSummary:
     index_folders: int = 0
     missing: int = 0
     pruned: int = 0
+    enriched: EnrichSummary | None = None  # what the model wrote afterwards, if it did
 
 
 def index(

@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from capsearch.engine.protocols import Head
 from capsearch.engine.records import Caption, ImageRecord, Tag, Vectors
 from capsearch.indexer.sources.scan import ImageFile
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from capsearch.encoders.models.registry import Model
     from capsearch.indexer.prepare import Outcome, Prepared
     from capsearch.indexer.sources.captions import NamedCaption
-
-
-Head = Literal["tagger", "captioner"]
-HAND = "hand"  # the source of what people wrote or confirmed in capsearch itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from elastic_node import DidNotStart, Node, Unavailable, running_nodes
 
+import capsearch
+from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import (
     FakeCaptioner,
@@ -21,6 +23,7 @@ from capsearch.engine.fakes import (
 )
 from capsearch.engine.protocols import Enricher
 from capsearch.indexer.sqlite.collection import Collection
+from capsearch.library import Library
 
 
 def build_fake_model(backbone: str = "toy", turn: int = 0, penalty: float = 0.0) -> Model:
@@ -74,6 +77,20 @@ def image_folder(tmp_path: Path) -> Path:
     write_image(root / "red.png", "red")
     write_image(root / "trips" / "2024" / "yellow.webp", "yellow")
     return root
+
+
+@pytest.fixture
+def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
+    """Makes every model name load the toy model."""
+    monkeypatch.setattr(registry, "load", lambda name=None: fake_model)
+    return fake_model
+
+
+@pytest.fixture
+def library(tmp_path: Path, toy_models: Model) -> Iterator[Library]:
+    """A library whose index is not there yet."""
+    with capsearch.open(tmp_path / "index") as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -26,13 +26,12 @@ MIN_LINES = 60
 SHORT = {
     "capsearch/__main__.py": "`python -m capsearch`",
     "ui/values.py": "what the terminal and the page share",
-    "ui/web/page.py": "the script that Streamlit runs",
 }
 MAY_IMPORT = {
     "engine": {"engine"},
     "encoders": {"engine", "encoders"},
     "indexer": {"engine", "encoders", "indexer"},
-    "capsearch": {"engine", "encoders", "indexer", "capsearch"},
+    "capsearch": {"engine", "encoders", "indexer", "library"},
     "ui": {"engine", "encoders", "indexer", "library", "ui"},
     "benchmarks": {"engine", "encoders", "indexer", "library", "benchmarks"},
 }
@@ -46,6 +45,21 @@ EXCEPTIONS = {
     ("capsearch/__main__.py", "ui"),
 }
 ENGINE_NEEDS_ONLY = {"numpy"}
+# What the command line and the page may import: the front door, and nouns that it gives or takes.
+FRONT_DOOR = ("capsearch.library.", "capsearch.engine.", "capsearch.ui.")
+BEHIND_THE_DOOR = {
+    "capsearch.encoders.images.open.HEIF_SUFFIXES",  # what the upload field takes
+    "capsearch.encoders.images.open.IMAGE_SUFFIXES",
+    "capsearch.encoders.models.describe.Description",
+    "capsearch.encoders.text.concepts",  # names of tags in the reader's language
+    "capsearch.indexer.enrichment.EnrichSummary",
+    "capsearch.indexer.forgetting.Forgettable",
+    "capsearch.indexer.pipeline.IndexSummary",
+    "capsearch.indexer.sources.charsets.read_text",  # of a file that the user names
+    "capsearch.indexer.sources.scan.Skipped",
+}
+# Commands that train, measure and manage models import what they manage.
+MANAGES = re.compile(r"ui/cli/(bench|calibrate|models|progress|train)\w*\.py")
 SQL = re.compile(
     r"\b(SELECT\s.+\sFROM\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s"
     r"|(CREATE|DROP|ALTER)\s+(TABLE|INDEX)\s|PRAGMA\s)",
@@ -119,6 +133,19 @@ def test_the_search_page_imports_no_command() -> None:
         for name in imported_names(module)
         if f"{name}.".startswith("capsearch.ui.cli.")
     }
+    assert wrong == set()
+
+
+def test_the_command_line_and_the_page_use_the_front_door() -> None:
+    names = {
+        (path, name)
+        for module in modules("ui")
+        if not MANAGES.fullmatch(path := str(module.relative_to(ROOT)))
+        for name in imported_names(module)
+        if name.startswith("capsearch.") and not f"{name}.".startswith(FRONT_DOOR)
+    }
+    modules_of_names = {(path, name.rpartition(".")[0]) for path, name in names}
+    wrong = {(path, name) for path, name in names - modules_of_names if name not in BEHIND_THE_DOOR}
     assert wrong == set()
 
 

@@ -17,7 +17,8 @@ from capsearch.encoders.models.scores import (
     encode_texts,
     evidence_matrix,
 )
-from capsearch.engine.errors import InvalidImage, UnknownLanguage
+from capsearch.engine.errors import InvalidImage, UnknownLanguage, UnknownModel
+from capsearch.engine.protocols import Head
 from capsearch.engine.records import Caption, Pixels, Tag, Vectors
 from capsearch.engine.vectors import similarity_query
 
@@ -28,7 +29,7 @@ _BACKGROUND_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedFile:
+class Description:
     """What a model wrote about an image file; `problem` says why it could not be opened."""
 
     path: Path
@@ -54,21 +55,31 @@ def no_heads(model: str) -> str:
     )
 
 
-def describe_files(model: Model, paths: Sequence[Path]) -> Iterator[DescribedFile]:
+def require_head(model: Model, head: Head | None = None) -> None:
+    """UnknownModel unless the model has this head, or any if none is named."""
+    enricher = model.enricher()
+    if not enricher:
+        raise UnknownModel(no_heads(model.name))
+    if head is not None and getattr(enricher, head) is None:
+        writes = {"tagger": "tags", "captioner": "captions"}[head]
+        raise UnknownModel(f"{model.name} writes no {writes}: no {head} is trained with it")
+
+
+def describe_files(model: Model, paths: Sequence[Path]) -> Iterator[Description]:
     """Captions and tags of image files, in order, by whichever heads the model has."""
     for start in range(0, len(paths), _BATCH):
         yield from _described(model, paths[start : start + _BATCH])
 
 
-def _described(model: Model, paths: Sequence[Path]) -> Iterator[DescribedFile]:
+def _described(model: Model, paths: Sequence[Path]) -> Iterator[Description]:
     opened = [(path, _pixels(model, path)) for path in paths]
     pixels = [one for _, one in opened if not isinstance(one, str)]
     written = iter(_written(model, pixels) if pixels else ())
     for path, found in opened:
         if isinstance(found, str):
-            yield DescribedFile(path, problem=found)
+            yield Description(path, problem=found)
         else:
-            yield DescribedFile(path, *next(written))
+            yield Description(path, *next(written))
 
 
 def _written(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from capsearch.engine.protocols import Head
 from capsearch.engine.records import Caption, ImageRecord, Tag, Vectors
 from capsearch.indexer.document import Entry
 from capsearch.indexer.elastic import requests
 from capsearch.indexer.elastic.documents import FEATURE_ROW, row
 from capsearch.indexer.elastic.writer import DOCUMENTS, Change, Editor, chunks
-from capsearch.indexer.store import Head
 
 _DESCRIBED: requests.Clause = {
     "bool": {"should": [{"exists": {"field": head}} for head in ("tagger", "captioner")]}

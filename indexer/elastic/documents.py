@@ -28,10 +28,9 @@ import numpy as np
 from capsearch.encoders.text import concepts
 from capsearch.engine.errors import SchemaTooNew
 from capsearch.engine.protocols import NewDocument
-from capsearch.engine.records import Caption, Document, ImageRecord, Tag, Vectors
+from capsearch.engine.records import HAND, Caption, Document, ImageRecord, Tag, Vectors
 from capsearch.indexer.sqlite.manifest import Identity
 from capsearch.indexer.sqlite.matches import generated_texts_of, texts_of
-from capsearch.indexer.store import HAND
 
 # 1 and 2 lacked concepts, probabilities or PIPELINE_FIELDS, 3 ENRICHED_FIELDS; 4 split words at ー
 SCHEMA = 5

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from capsearch.engine.records import GENERATED, Caption, ImageRecord, Tag, Vectors
+from capsearch.engine.protocols import Head
+from capsearch.engine.records import GENERATED, HAND, Caption, ImageRecord, Tag, Vectors
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, StoredFacets, under
 from capsearch.indexer.sqlite.writer import CatalogWriter
-from capsearch.indexer.store import HAND, Head
 
 _BY_MODELS = f"source GLOB '{GENERATED}*'"
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id{})"

@@ -15,11 +15,11 @@ from PIL import Image
 
 from capsearch.engine.errors import IndexProblem, ModelMismatch
 from capsearch.engine.query import Query
-from capsearch.engine.records import Filters
+from capsearch.engine.records import Filters, Progress
 from capsearch.indexer.elastic import collection as versions
 from capsearch.indexer.elastic.client import Address, connect
 from capsearch.indexer.elastic.collection import ElasticCollection
-from capsearch.indexer.pipeline import IndexOptions, Progress, index
+from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sqlite.collection import Collection
 
 pytestmark = pytest.mark.elastic

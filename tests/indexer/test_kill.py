@@ -16,7 +16,8 @@ from PIL import Image
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import FakeImageEncoder
 from capsearch.engine.query import Query
-from capsearch.indexer.pipeline import IndexOptions, Progress, index
+from capsearch.engine.records import Progress
+from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sqlite import store
 from capsearch.indexer.sqlite.collection import Collection
 

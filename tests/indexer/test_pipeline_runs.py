@@ -10,7 +10,8 @@ from index_contents import captions, counts, embedded, first, paths
 
 from capsearch.engine.errors import ModelMismatch
 from capsearch.engine.query import Query
-from capsearch.indexer.pipeline import IndexOptions, Progress, index
+from capsearch.engine.records import Progress
+from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sqlite.collection import Collection
 
 

@@ -50,13 +50,6 @@ _NUMBERS = count()
 
 
 @pytest.fixture
-def toy_models(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
-    """Makes every model name load the toy model."""
-    monkeypatch.setattr(registry, "load", lambda name=None: fake_model)
-    return fake_model
-
-
-@pytest.fixture
 def calibrated(monkeypatch: pytest.MonkeyPatch, fake_model: Model) -> Model:
     """The toy model with TOY_EVIDENCE under every name: request it after `toy_models`."""
     model = replace(fake_model, text=FakeTextEncoder(evidence=TOY_EVIDENCE))

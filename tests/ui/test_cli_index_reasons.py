@@ -12,8 +12,8 @@ import pytest
 
 from capsearch.encoders.images import formats
 from capsearch.encoders.images.open import DEFAULT_PIXELS
+from capsearch.engine.records import Progress
 from capsearch.indexer import pipeline
-from capsearch.indexer.pipeline import Progress
 from capsearch.indexer.sources import scan as scanning
 from capsearch.indexer.sources.scan import Skipped
 from capsearch.ui.cli.index import skipped_lines

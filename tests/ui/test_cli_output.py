@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from capsearch.engine.errors import CapsearchError
-from capsearch.indexer.pipeline import Progress
+from capsearch.engine.records import Progress
 from capsearch.ui.cli import main
 from capsearch.ui.cli.progress import plain_lines, progress_bar
 from capsearch.ui.cli.terminal import aligned, print_json

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from capsearch.engine.records import Caption, Contributions, Tag
-from capsearch.ui.web.grid import MAX_TAGS, caption_for, scores_line, tags_for
+from capsearch.engine.records import Caption, Contributions, Document, ImageRecord, Tag
+from capsearch.library import Library
+from capsearch.ui.web import grid
+from capsearch.ui.web.grid import MAX_TAGS, scores_line, tags_for
 from capsearch.ui.web.style import NARROWEST, WIDEST, buckets, ratio_bucket, stylesheet
 
-EN, ZH = Caption("a cat", "en", "sidecar"), Caption("一只猫", "zh", "model:trio")
-OTHER_EN = Caption("a pet", "en", "iptc")
 
-
-def test_a_caption_in_the_page_language_is_preferred_to_the_matched_one() -> None:
-    assert caption_for("zh", (EN, ZH), matched=EN) == "一只猫"
-
-
-def test_among_captions_in_the_page_language_the_matched_one_is_shown() -> None:
-    assert caption_for("en", (EN, OTHER_EN), matched=OTHER_EN) == "a pet"
-
-
-def test_without_a_caption_in_the_page_language_another_one_is_shown() -> None:
-    assert caption_for("ja", (EN, ZH), matched=ZH) == "一只猫"
-    assert caption_for("ja", (), matched=None) == ""
-
-
-def test_control_characters_of_a_caption_do_not_reach_the_page() -> None:
-    assert caption_for("en", (Caption("a\x1b[31m\u202ecat", "en", "sidecar"),), None).isprintable()
+def test_control_characters_of_a_caption_do_not_reach_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grid, "tile_files", lambda library, records: [None] * len(records))
+    record = ImageRecord("0" * 32, ("/red.png",), 16, 16, 99, "PNG")
+    hostile = Document(record, (Caption("a\x1b[31m\u202ecat", "en", "sidecar"),))
+    [tile] = grid.tiles_of_documents(Library(Path()), [hostile], "en")
+    assert tile.caption.startswith("a") and tile.caption.isprintable()
 
 
 def test_tags_are_in_the_page_language_if_there_are_any() -> None:

@@ -10,7 +10,7 @@ import pytest
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import IndexBusy
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.ui.web import indexing as jobs
+from capsearch.library import Library
 from capsearch.ui.web.indexing import Indexing
 
 SOON_S = 60
@@ -42,11 +42,11 @@ def test_only_one_run_at_a_time_and_it_can_be_stopped(
 ) -> None:
     stopped = threading.Event()
 
-    def wait(collection: object, roots: object, *, progress: object, stop: threading.Event) -> None:
+    def wait(self: Library, roots: object, *, progress: object, stop: threading.Event) -> None:
         if stop.wait(SOON_S):
             stopped.set()
 
-    monkeypatch.setattr(jobs, "index", wait)
+    monkeypatch.setattr(Library, "index", wait)
     indexing = Indexing()
     worker = indexing.start(tmp_path / "index", [image_folder])
     with pytest.raises(IndexBusy):
@@ -76,7 +76,7 @@ def test_an_unexpected_error_ends_the_run(
     def fail(*given: object, **named: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(jobs, "index", fail)
+    monkeypatch.setattr(Library, "index", fail)
     indexing = Indexing()
     indexing.start(tmp_path / "index", [image_folder]).join(SOON_S)
     assert (indexing.status.state, indexing.status.error) == ("failed", "ZeroDivisionError: a bug")

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from capsearch.engine.records import Filters, ImageRecord
-from capsearch.indexer.pipeline import index
-from capsearch.indexer.sqlite.collection import Collection
+from capsearch.library import Library
 from capsearch.ui.web import detail
 from capsearch.ui.web.images import (
     mime_type,
@@ -33,11 +32,11 @@ from capsearch.ui.web.settings import SECRETS
 
 
 @pytest.fixture
-def records(collection: Collection, image_folder: Path) -> dict[str, ImageRecord]:
+def records(library: Library, image_folder: Path) -> dict[str, ImageRecord]:
     """The records of the four images, by file name."""
-    index(collection, [image_folder])
-    ids = collection.catalog.newest(Filters(), limit=9)
-    return {Path(one.path).name: one for one in records_of(collection, ids)}
+    library.index(image_folder)
+    newest = library.newest(Filters(), limit=9)
+    return {Path(one.record.path).name: one.record for one in newest}
 
 
 def unzip(content: bytes) -> dict[str, bytes]:
@@ -47,30 +46,30 @@ def unzip(content: bytes) -> dict[str, bytes]:
 
 
 def test_the_original_has_the_bytes_of_the_file(
-    collection: Collection, records: dict[str, ImageRecord], image_folder: Path
+    library: Library, records: dict[str, ImageRecord], image_folder: Path
 ) -> None:
     """Issue 11, 19: the page showed scaled copies only."""
-    assert original(collection, records["red.png"]) == image_folder / "red.png"
-    assert read_original(collection, records["red.png"]) == (image_folder / "red.png").read_bytes()
+    assert original(library, records["red.png"]) == image_folder / "red.png"
+    assert read_original(library, records["red.png"]) == (image_folder / "red.png").read_bytes()
 
 
 def test_a_copy_stands_in_for_a_file_that_is_gone(
-    collection: Collection, records: dict[str, ImageRecord], image_folder: Path
+    library: Library, records: dict[str, ImageRecord], image_folder: Path
 ) -> None:
     copy = image_folder / "z.png"
     copy.write_bytes((image_folder / "red.png").read_bytes())
-    index(collection, [image_folder])
-    [record] = records_of(collection, [records["red.png"].id])
+    library.index(image_folder)
+    [record] = records_of(library, [records["red.png"].id])
     (image_folder / "red.png").unlink()
-    assert original(collection, record) == copy
+    assert original(library, record) == copy
     copy.unlink()
-    assert original(collection, record) is None
+    assert original(library, record) is None
     with pytest.raises(FileNotFoundError):
-        read_original(collection, record)
+        read_original(library, record)
 
 
 def test_files_outside_the_indexed_folders_never_leave(
-    collection: Collection, records: dict[str, ImageRecord], image_folder: Path, tmp_path: Path
+    library: Library, records: dict[str, ImageRecord], image_folder: Path, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(b"secret")
@@ -79,8 +78,8 @@ def test_files_outside_the_indexed_folders_never_leave(
     red.symlink_to(secret)
     elsewhere = replace(records["blue.png"], paths=(str(secret), "../secret.png"))
     for record in (records["red.png"], elsewhere):
-        assert original(collection, record) is None
-        assert b"secret" not in zip_originals(collection, [record]).replace(b"secret.png", b"")
+        assert original(library, record) is None
+        assert b"secret" not in zip_originals(library, [record]).replace(b"secret.png", b"")
 
 
 @pytest.mark.parametrize(
@@ -115,35 +114,33 @@ def test_the_table_has_a_row_for_each_image() -> None:
 
 
 def test_a_zip_contains_the_originals_under_different_names(
-    collection: Collection, image_folder: Path, image: Callable[..., Path]
+    library: Library, image_folder: Path, image: Callable[..., Path]
 ) -> None:
     image(image_folder / "trips" / "RED.png", "red", size=20)
     os.utime(image_folder / "red.png", (0, 0))  # zip has no dates before 1980
-    index(collection, [image_folder])
-    records = records_of(collection, collection.catalog.newest(Filters(), limit=9))
-    files = unzip(zip_originals(collection, records))
+    library.index(image_folder)
+    records = [document.record for document in library.newest(Filters(), limit=9)]
+    files = unzip(zip_originals(library, records))
     assert {name.lower() for name in files} >= {"red.png", "red (2).png", "yellow.webp"}
     assert sorted(files.values()) == sorted(Path(one.path).read_bytes() for one in records)
 
 
 def test_what_is_gone_or_does_not_fit_is_listed_in_the_zip(
-    collection: Collection, records: dict[str, ImageRecord], image_folder: Path
+    library: Library, records: dict[str, ImageRecord], image_folder: Path
 ) -> None:
     (image_folder / "blue.png").unlink()
     chosen = [records[name] for name in ("blue.png", "red.png", "yellow.webp")]
     room = records["red.png"].size_bytes
-    files = unzip(zip_originals(collection, chosen, max_bytes=room))
+    files = unzip(zip_originals(library, chosen, max_bytes=room))
     assert set(files) == {"red.png", "left out.txt"}
     listed = files["left out.txt"].decode().splitlines()
     assert listed == [records["blue.png"].path, records["yellow.webp"].path]
     assert total_bytes(chosen) == sum(one.size_bytes for one in chosen)
 
 
-def test_unknown_images_are_left_out(
-    collection: Collection, records: dict[str, ImageRecord]
-) -> None:
+def test_unknown_images_are_left_out(library: Library, records: dict[str, ImageRecord]) -> None:
     red = records["red.png"]
-    assert records_of(collection, ["nobody", red.id, "../x"]) == (red,)
+    assert records_of(library, ["nobody", red.id, "../x"]) == (red,)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="explorer takes the place of xdg-open")

@@ -86,7 +86,7 @@ def command(
     """Fit what evidence is worth to a model: images, captions, words."""
     need_packages("torch", purpose="calibration")  # fits the classifiers of concepts
     from capsearch.encoders.calibrate.run import CalibrationRun, calibrate
-    from capsearch.indexer.pipeline import Progress
+    from capsearch.engine.records import Progress
     from capsearch.ui.cli.progress import progress_bar
 
     run = CalibrationRun(

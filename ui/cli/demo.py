@@ -6,21 +6,19 @@ packages, which are never imported. Exits with 1 if a query does not rank its im
 
 from __future__ import annotations
 
-import io
-import json
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+import capsearch
 from capsearch.engine.errors import DataProblem
-from capsearch.ui.cli.main import main as capsearch
+from capsearch.ui.cli import main as commands
 from capsearch.ui.cli.terminal import remark
 
 IMAGES: Mapping[str, tuple[str, ...]] = {
@@ -80,11 +78,8 @@ def _package_folder(place: str) -> Path:
 
 def first_hit(text: str, index: Path) -> str | None:
     """The file name of the first hit, or None without one."""
-    output = io.StringIO()
-    with redirect_stdout(output):
-        code = capsearch(["query", text, "--index", str(index), "--limit", "1", "--json"])
-    hits = json.loads(output.getvalue())["hits"] if code == 0 else []
-    return Path(hits[0]["path"]).name if hits else None
+    with capsearch.open(index) as library:
+        return next((Path(hit.path).name for hit in library.search(text, limit=1)), None)
 
 
 def demo(folder: Path) -> int:
@@ -105,7 +100,7 @@ def demo(folder: Path) -> int:
 def _show(arguments: Sequence[str]) -> int:
     click.echo(f"\n$ capsearch {shlex.join(arguments)}")
     sys.stdout.flush()
-    return capsearch(arguments)
+    return commands.main(arguments)
 
 
 def main(argv: Sequence[str]) -> int:

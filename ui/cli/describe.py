@@ -8,15 +8,15 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from capsearch.engine.errors import InvalidImage, UnknownModel
+from capsearch.engine.protocols import Head
 from capsearch.engine.records import LANGUAGES
+from capsearch.library import best_sentences, describe_files
 from capsearch.ui.cli.options import json_option, model_option
 from capsearch.ui.cli.terminal import aligned, print_json, remark
 from capsearch.ui.values import printable
 
 if TYPE_CHECKING:
-    from capsearch.encoders.models.describe import DescribedFile
-    from capsearch.encoders.models.registry import Model
+    from capsearch.encoders.models.describe import Description
 
 
 SOMETHING_SKIPPED = 1
@@ -65,25 +65,28 @@ def caption(
     files: tuple[Path, ...], languages: tuple[str, ...], name: str | None, as_json: bool
 ) -> int:
     """Write captions for image files."""
-    model = _model(name)
-    if model.enricher().captioner is None:
-        raise UnknownModel(f"{model.name} writes no captions: no captioner is trained with it")
     chosen = languages or LANGUAGES
-    found = _described(model, files)
-    texts = {one.path: [text for text in one.captions if text.language in chosen] for one in found}
+    images = _described(files, name, "captioner")
+    written = {
+        image.path: [caption for caption in image.captions if caption.language in chosen]
+        for image in images
+    }
     if as_json:
         print_json(
-            [{"path": path, "captions": list(map(asdict, some))} for path, some in texts.items()]
+            [
+                {"path": path, "captions": list(map(asdict, captions))}
+                for path, captions in written.items()
+            ]
         )
     else:
         _print(
             [
-                (str(path), text.language, f"{text.confidence:.0%}", text.text)
-                for path, some in texts.items()
-                for text in some
+                (str(path), caption.language, f"{caption.confidence:.0%}", caption.text)
+                for path, captions in written.items()
+                for caption in captions
             ]
         )
-    return _exit_code(found)
+    return _exit_code(images)
 
 
 @click.command(epilog=TAG_EXAMPLES)
@@ -106,16 +109,13 @@ def tag(
     """Name what image files show."""
     from capsearch.encoders.text import concepts
 
-    model = _model(name)
-    if model.enricher().tagger is None:
-        raise UnknownModel(f"{model.name} writes no tags: no tagger is trained with it")
-    found = _described(model, files)
+    images = _described(files, name, "tagger")
     named = {
-        one.path: [
+        image.path: [
             {"name": concepts.label_of(tag.concept, tag.label, language), **asdict(tag)}
-            for tag in one.tags[:limit]
+            for tag in image.tags[:limit]
         ]
-        for one in found
+        for image in images
     }
     if as_json:
         print_json([{"path": path, "tags": tags} for path, tags in named.items()])
@@ -127,7 +127,7 @@ def tag(
                 for tag in tags
             ]
         )
-    return _exit_code(found)
+    return _exit_code(images)
 
 
 @click.command(epilog=DESCRIBE_EXAMPLES)
@@ -156,47 +156,26 @@ def describe(
     as_json: bool,
 ) -> int:
     """Find the sentences of a pool that describe an image best."""
-    from capsearch.encoders.images.preprocess import decode
-    from capsearch.encoders.models import registry
-    from capsearch.encoders.models.describe import best_sentences
     from capsearch.indexer.sources.charsets import read_text
 
     lines = [line.strip() for line in read_text(sentences.read()).splitlines()]
     pool = [line for line in lines if line]
     if not pool:
         raise click.UsageError("--sentences names a file with at least one sentence a line")
-    model = registry.load(name)
-    try:
-        pixels = decode(file, model.image.preprocess).pixels
-    except InvalidImage as error:
-        raise InvalidImage(f"{file}: {error}") from error
-    found = best_sentences(model, pixels, pool, limit, language)
+    best = best_sentences(file, pool, language=language, limit=limit, model=name)
     if as_json:
-        print_json({"path": file, "sentences": [asdict(one) for one in found]})
+        print_json({"path": file, "sentences": list(map(asdict, best))})
     else:
-        _print([(f"{one.score:.3f}", one.language, one.text) for one in found])
+        _print([(f"{sentence.score:.3f}", sentence.language, sentence.text) for sentence in best])
     return 0
 
 
-def _model(name: str | None) -> Model:
-    """The model; UnknownModel if it describes nothing."""
-    from capsearch.encoders.models import registry
-    from capsearch.encoders.models.describe import no_heads
-
-    model = registry.load(name)
-    if not model.enricher():
-        raise UnknownModel(no_heads(model.name))
-    return model
-
-
-def _described(model: Model, files: tuple[Path, ...]) -> list[DescribedFile]:
-    from capsearch.encoders.models.describe import describe_files
-
-    found = list(describe_files(model, files))
-    for one in found:
-        if one.problem:
-            remark(f"skipped {one.path}: {one.problem}")
-    return found
+def _described(files: tuple[Path, ...], model: str | None, head: Head) -> list[Description]:
+    images = list(describe_files(files, model=model, head=head))
+    for image in images:
+        if image.problem:
+            remark(f"skipped {image.path}: {image.problem}")
+    return images
 
 
 def _print(rows: list[tuple[str, ...]]) -> None:
@@ -204,5 +183,5 @@ def _print(rows: list[tuple[str, ...]]) -> None:
         click.echo("\n".join(aligned([tuple(printable(cell) for cell in row) for row in rows])))
 
 
-def _exit_code(found: list[DescribedFile]) -> int:
-    return SOMETHING_SKIPPED if any(one.problem for one in found) else 0
+def _exit_code(images: list[Description]) -> int:
+    return SOMETHING_SKIPPED if any(image.problem for image in images) else 0

@@ -1,25 +1,23 @@
-"""`capsearch export`: captions and tags of an index for other programs."""
+"""`capsearch export` and `copy`: an index for other programs, and in another place."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any
 
 import click
 
+import capsearch
 from capsearch.engine.records import LANGUAGES
-from capsearch.ui.cli.index import skipped_lines
-from capsearch.ui.cli.options import backend_option, index_option, json_option
-from capsearch.ui.cli.terminal import print_json, remark
-from capsearch.ui.opening import AnyCollection, open_at, place_of
-
-if TYPE_CHECKING:
-    from capsearch.indexer.exporting import Exported, Selection
-
+from capsearch.library import ExportKind
+from capsearch.ui.cli.options import json_option, place_options, replicas_option, shards_option
+from capsearch.ui.cli.progress import INTERRUPTED, progress_bar, stop_on_interrupt
+from capsearch.ui.cli.terminal import print_json, remark, skipped_lines
 
 TO_A_FILE, TO_FILES = ("coco", "csv"), ("text", "xmp")
-EXAMPLES = """\b
+EXPORT_EXAMPLES = """\b
 Examples:
   capsearch export --format coco > captions.json
   capsearch export --format csv --written-by people --output captions.csv
@@ -33,10 +31,9 @@ writer of the description. Files that are not ours are left as they are, and nam
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(epilog=EXPORT_EXAMPLES)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
-@index_option
-@backend_option
+@place_options
 @click.option(
     "--format",
     "kind",
@@ -71,33 +68,28 @@ writer of the description. Files that are not ours are left as they are, and nam
     help="Call sidecars NAME.xmp as Lightroom does, or NAME.jpg.xmp as digiKam does.",
 )
 @json_option
-def command(
+def export(
     paths: tuple[Path, ...],
-    index_path: Path | None,
-    backend: str | None,
-    kind: str,
+    place: Path | str | None,
+    kind: ExportKind,
     output: Path | None,
-    written_by: Literal["people", "models"] | None,
-    languages: tuple[str, ...],
-    xmp_names: Literal["lightroom", "digikam"],
     as_json: bool,
-) -> int:
+    **selection: Any,
+) -> None:
     """Export captions and tags; with PATH, only those of images there and below."""
     _check(kind, output, as_json)
-    from capsearch.indexer.exporting import Selection, text_files, xmp_files
-
-    selection = Selection(paths, written_by, languages or LANGUAGES)
-    with open_at(place_of(index_path, backend)) as collection:
-        if kind in TO_A_FILE:
-            _write(_content(kind, collection, selection), output, as_json)
-            return 0
-        if kind == "text":
-            assert output is not None  # _check saw to it
-            done = text_files(collection, selection, output)
-        else:
-            done = xmp_files(collection, selection, xmp_names)
-    _report(done, as_json)
-    return 0
+    selection["languages"] = selection["languages"] or LANGUAGES
+    with capsearch.open(place) as library:
+        target = output or (sys.stdout if kind in TO_A_FILE else None)
+        done = library.export(kind, target, paths=paths, **selection)
+    if kind in TO_A_FILE:
+        _report_file(output, as_json)
+    elif as_json:
+        print_json(asdict(done))
+    else:
+        for line in skipped_lines(done.skipped):
+            remark(line)
+        click.echo(f"written: {done.written} files, {len(done.skipped)} left as they are")
 
 
 def _check(kind: str, output: Path | None, as_json: bool) -> None:
@@ -107,34 +99,71 @@ def _check(kind: str, output: Path | None, as_json: bool) -> None:
         raise click.UsageError("XMP sidecars are written beside the images: leave out --output")
     if kind == "csv" and output is None and as_json:
         raise click.UsageError("--json reports what was written; for CSV give --output FILE")
-    if kind in TO_A_FILE and output is not None and output.exists():
-        raise click.UsageError(f"{output} exists and is not overwritten; choose another name")
 
 
-def _content(kind: str, collection: AnyCollection, selection: Selection) -> str:
-    from capsearch.indexer import exporting
-
-    writer = {"coco": exporting.coco, "csv": exporting.table}[kind]
-    return writer(collection, selection)
-
-
-def _write(content: str, output: Path | None, as_json: bool) -> None:
-    from capsearch.encoders import atomic
-
+def _report_file(output: Path | None, as_json: bool) -> None:
     if output is None:
-        click.echo(content, nl=False)
         return
-    atomic.write_text(output, content)
     if as_json:
         print_json({"written": 1, "output": output, "skipped": []})
     else:
         remark(f"written: {output}")
 
 
-def _report(done: Exported, as_json: bool) -> None:
+COPY_EXAMPLES = """\b
+Examples:
+  capsearch copy ./images.index https://search.example:9200/images
+  capsearch copy https://search.example:9200/images ./images.index
+  capsearch query "a cat" --backend https://search.example:9200/images
+
+Vectors, captions and tags are copied as they are; no image is opened. Stopped, it goes on where it
+was when it runs again. Into a cluster, copying again sends what has changed.
+"""
+
+
+@click.command(epilog=COPY_EXAMPLES)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Replace a collection that was made with another model, once the new one is whole.",
+)
+@shards_option
+@replicas_option
+@click.option(
+    "--load-replicas",
+    type=click.IntRange(0, 16),
+    show_default="as --replicas",
+    help="Replicas while a new collection is filled. 0 is faster, but with a node that is lost "
+    "meanwhile the load has to begin again.",
+)
+@json_option
+def copy(
+    source: str,
+    target: str,
+    rebuild: bool,
+    shards: int,
+    replicas: int,
+    load_replicas: int | None,
+    as_json: bool,
+) -> int:
+    """Copy a collection from an index folder to Elasticsearch, or back, without encoding again."""
+    if ("://" in source) == ("://" in target):
+        raise click.UsageError("one of FROM and TO is a folder, the other https://HOST:9200/NAME")
+    there = capsearch.open(target, shards=shards, replicas=replicas)
+    with capsearch.open(source) as here, stop_on_interrupt() as stop, progress_bar() as show:
+        summary = here.copy(
+            there, rebuild=rebuild, load_replicas=load_replicas, progress=show, stop=stop
+        )
     if as_json:
-        print_json(asdict(done))
-        return
-    for line in skipped_lines(done.skipped):
-        remark(line)
-    click.echo(f"written: {done.written} files, {len(done.skipped)} left as they are")
+        print_json({"from": source, "to": target, **asdict(summary)})
+        return INTERRUPTED if summary.interrupted else 0
+    verb = "interrupted; copied" if summary.interrupted else "copied"
+    click.echo(
+        f"{verb}: {summary.copied} images, {summary.unchanged} unchanged, "
+        f"{summary.removed} removed in {summary.seconds:.1f} s"
+    )
+    if summary.interrupted:
+        remark("run the same command again to continue")
+    return INTERRUPTED if summary.interrupted else 0

@@ -1,11 +1,7 @@
-"""Hits as a table, as plain lines for a pipe, as paths, and as JSON.
+"""Hits as a table, as plain lines for a pipe, as paths, as JSON, and as a contact sheet.
 
-Scores as people read them: a probability in percent, any other score as a number.
-
-A contact sheet: the hits with thumbnails as one self-contained web page or one image.
-
-File names, captions and queries are escaped, and the page's security policy allows it to load
-nothing.
+A contact sheet is one self-contained web page or one image. File names, captions and queries are
+escaped, and the page's security policy allows it to load nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from capsearch.engine.errors import InvalidImage
 from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Contributions, Hit, SearchResult, Unit
 from capsearch.ui.cli.terminal import aligned, print_json
@@ -30,7 +27,7 @@ from capsearch.ui.values import printable, score_text
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from capsearch.ui.opening import AnyCollection
+    from capsearch.library import Library
 
 
 # Before path and caption: a score with the scores it is made of, or a probability with what each
@@ -45,7 +42,7 @@ TEXTS = ("path", "caption")
 def print_paths(hits: Sequence[Hit]) -> None:
     """Print one path a line, best first: to a pipe or file, byte for byte as in the file system."""
     for hit in hits:
-        click.echo(printable(hit.record.path) if _on_terminal() else hit.record.path)
+        click.echo(printable(hit.path) if _on_terminal() else hit.path)
 
 
 def print_as_json(query: Query, result: SearchResult) -> None:
@@ -62,7 +59,7 @@ def print_as_json(query: Query, result: SearchResult) -> None:
                 "limit": query.limit,
                 "offset": query.offset,
             },
-            "hits": [_hit_as_json(hit) for hit in result.hits],
+            "hits": [_hit_as_json(hit) for hit in result],
             "more": result.more,
             "warnings": list(result.warnings),
             "timings_ms": dict(result.timings_ms),
@@ -82,7 +79,7 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
         "log_odds": dict(why.log_odds),
         "caption": asdict(why.caption) if why.caption else None,
         "metadata": dict(hit.document.metadata),
-        "path": hit.record.path,
+        "path": hit.path,
         **asdict(hit.record),
     }
 
@@ -94,7 +91,7 @@ def print_table(result: SearchResult) -> None:
     if _on_terminal():
         _print_rich(result)
     else:
-        rows = [_cells(hit, result.unit) for hit in result.hits]
+        rows = [_cells(hit, result.unit) for hit in result]
         click.echo("\n".join(aligned([(*NUMBERS[result.unit], *TEXTS), *rows])))
 
 
@@ -120,7 +117,7 @@ def _cells(hit: Hit, unit: Unit) -> tuple[str, ...]:
         str(hit.rank),
         score_text(hit.score, unit),
         *_parts(hit.contributions, unit),
-        printable(hit.record.path),
+        printable(hit.path),
         _caption(hit.contributions.caption),
     )
 
@@ -128,7 +125,7 @@ def _cells(hit: Hit, unit: Unit) -> tuple[str, ...]:
 def _parts(why: Contributions, unit: Unit) -> tuple[str, ...]:
     """What made the score, in the columns of NUMBERS; a dash for what is missing."""
     if unit == "score":
-        return tuple("-" if one is None else f"{one:.3f}" for one in (why.cm, why.cl))
+        return tuple("-" if score is None else f"{score:.3f}" for score in (why.cm, why.cl))
     columns: tuple[tuple[str, ...], ...] = (
         ("image",), ("caption", "generated"), ("words", "generated_words", "tag"), ("prior",),
     )  # fmt: skip
@@ -153,9 +150,9 @@ def _print_rich(result: SearchResult) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(TEXTS[0], overflow="fold")
     table.add_column(TEXTS[1], overflow="fold", style="dim")
-    for hit in result.hits:
+    for hit in result:
         *numbers, path, caption = _cells(hit, result.unit)
-        link = Path(hit.record.path).absolute().as_uri()
+        link = Path(hit.path).absolute().as_uri()
         table.add_row(*numbers, Text(path, style=f"link {link}"), Text(caption))
     Console().print(table)
 
@@ -185,10 +182,10 @@ small {{ opacity: .7; display: block }}
 """
 
 
-def write(collection: AnyCollection, title: str, result: SearchResult, target: Path) -> None:
+def write(library: Library, title: str, result: SearchResult, target: Path) -> None:
     """Write the sheet to `target`; its suffix is one of WRITERS."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[target.suffix.lower()](collection, title, result, target)
+    WRITERS[target.suffix.lower()](library, title, result, target)
 
 
 def last_sheet() -> Path:
@@ -203,16 +200,14 @@ def show(sheet: Path) -> None:
     webbrowser.open(sheet.absolute().as_uri())
 
 
-def _write_html(collection: AnyCollection, title: str, result: SearchResult, target: Path) -> None:
-    figures = "\n".join(
-        _figure(one, result.unit, _thumbnail(collection, one)) for one in result.hits
-    )
+def _write_html(library: Library, title: str, result: SearchResult, target: Path) -> None:
+    figures = "\n".join(_figure(hit, result.unit, _thumbnail(library, hit)) for hit in result)
     page = PAGE.format(title=escape(title or "images like this one"), figures=figures)
     target.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def _figure(hit: Hit, unit: Unit, thumbnail: Path | None) -> str:
-    path = Path(hit.record.path).absolute()
+    path = Path(hit.path).absolute()
     caption = hit.contributions.caption
     text = f"{escape(caption.text)} <small>{escape(caption.source)}</small>" if caption else ""
     return (
@@ -230,32 +225,30 @@ def _image(thumbnail: Path | None) -> str:
     return f'<img alt="" src="data:{kind};base64,{data}">'
 
 
-def _thumbnail(collection: AnyCollection, hit: Hit) -> Path | None:
+def _thumbnail(library: Library, hit: Hit) -> Path | None:
     """The cached thumbnail, or None when the image file is missing or unreadable."""
-    from capsearch.engine.errors import InvalidImage
-    from capsearch.indexer.thumbnails import thumbnail
-
     try:
-        return thumbnail(collection.path, hit.record, THUMBNAIL_EDGE)
+        return library.thumbnail(hit.record, THUMBNAIL_EDGE)
     except (InvalidImage, OSError):
         return None
 
 
-def _write_png(collection: AnyCollection, title: str, result: SearchResult, target: Path) -> None:
+def _write_png(library: Library, title: str, result: SearchResult, target: Path) -> None:
     from PIL import Image
 
     columns = max(1, min(PNG_COLUMNS, len(result.hits)))
     rows = max(1, -(-len(result.hits) // columns))
     sheet = Image.new("RGB", (columns * PNG_CELL, rows * (PNG_CELL + PNG_LABEL)), "white")
-    for at, one in enumerate(result.hits):
+    for at, hit in enumerate(result):
         row, column = divmod(at, columns)
         corner = (column * PNG_CELL, row * (PNG_CELL + PNG_LABEL))
-        _paste(sheet, corner, _label(one, result.unit), _thumbnail(collection, one))
+        _paste(
+            sheet,
+            corner,
+            f"{hit.rank}   {score_text(hit.score, result.unit)}",
+            _thumbnail(library, hit),
+        )
     sheet.save(target, format="PNG")
-
-
-def _label(hit: Hit, unit: Unit) -> str:
-    return f"{hit.rank}   {score_text(hit.score, unit)}"
 
 
 def _paste(sheet: Image, corner: tuple[int, int], label: str, thumbnail: Path | None) -> None:
@@ -272,5 +265,5 @@ def _paste(sheet: Image, corner: tuple[int, int], label: str, thumbnail: Path | 
     ImageDraw.Draw(sheet).text((left + 8, top + PNG_CELL), label, fill="black", font_size=16)
 
 
-Writer = Callable[["AnyCollection", str, SearchResult, Path], None]
+Writer = Callable[["Library", str, SearchResult, Path], None]
 WRITERS: Mapping[str, Writer] = {".html": _write_html, ".png": _write_png}

@@ -1,102 +1,40 @@
-"""`capsearch index`: bring an index up to date with folders of images.
-
-What `capsearch index` says about files that it skipped, and when it added none.
-
-What an enrichment run did, in a few lines.
-"""
+"""`capsearch index`, `enrich`, `forget` and `info`: filling an index, and what is in it."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import capsearch
+from capsearch.library import devices
 from capsearch.ui.cli.options import (
-    backend_option,
+    batch_size_option,
     decode_threads_option,
-    index_option,
     json_option,
+    place_options,
     replicas_option,
     shards_option,
+    verbose_option,
 )
-from capsearch.ui.cli.progress import INTERRUPTED, stop_on_interrupt
-from capsearch.ui.cli.terminal import print_json, remark
-from capsearch.ui.opening import AnyCollection, Place, create_at, place_of
+from capsearch.ui.cli.progress import INTERRUPTED, progress_bar, stop_on_interrupt
+from capsearch.ui.cli.terminal import aligned, print_json, remark, skipped_lines
+from capsearch.ui.values import human_bytes, printable
 
 if TYPE_CHECKING:
     from capsearch.indexer.enrichment import EnrichSummary
-    from capsearch.indexer.pipeline import IndexOptions, IndexSummary
-    from capsearch.indexer.sources.scan import Skipped
-
-
-NAMED_FILES = 3  # a larger group with one reason is one line
-_NUMBER = re.compile(r"\d[\d.,]*")
-
-
-def skipped_lines(skipped: Sequence[Skipped], verbose: bool = False) -> Iterator[str]:
-    """A line a file; of many with the same suffix and reason one line, unless `verbose`.
-
-    Reasons that differ only in numbers, such as sizes, are the same; the first one is shown.
-    """
-    groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
-    for one in skipped:
-        groups[PurePath(one.path).suffix.lower(), _NUMBER.sub("0", one.reason)].append(one)
-    for (suffix, _), group in groups.items():
-        if verbose or len(group) <= NAMED_FILES:
-            yield from (f"skipped {one.path}: {one.reason}" for one in group)
-        else:
-            first = group[0]
-            files = f"{suffix} files" if suffix else "files or folders"
-            yield f"skipped {len(group):,} {files}: {first.reason} (first: {first.path})"
-
-
-def why_nothing_was_added(summary: IndexSummary) -> str | None:
-    """The reason, if a complete run added no image; None otherwise."""
-    if summary.added or summary.reused or summary.interrupted:
-        return None
-    if summary.found:
-        if summary.unchanged == summary.found:
-            return f"nothing added: all {summary.found:,} images are already indexed"
-        return (
-            f"nothing added: {summary.unchanged:,} of {summary.found:,} images are already "
-            "indexed, the others were skipped"
-        )
-    return f"nothing added: {_why_nothing_was_found(summary)}"
-
-
-def _why_nothing_was_found(summary: IndexSummary) -> str:
-    if summary.skipped:
-        return "the only files found are in formats that are not read, or cannot be read"
-    if summary.excluded:
-        return f"--exclude left out all there is ({summary.excluded:,} files and folders)"
-    if summary.index_folders:
-        return "this folder is an index; name the folder that your images are in"
-    return "no image files found"
-
-
-def report_enriched(summary: EnrichSummary, verbose: bool = False) -> None:
-    """Counts on stdout; skipped files and what is left on stderr."""
-    for line in skipped_lines(summary.skipped, verbose):
-        remark(line)
-    verb = "interrupted; saved" if summary.interrupted else "enriched"
-    click.echo(
-        f"{verb}: {summary.tagged} images tagged, {summary.captioned} captioned "
-        f"({summary.captions} captions) in {summary.seconds:.1f} s"
-    )
-    if summary.pending:
-        remark(f"{summary.pending} images are left; `capsearch enrich` goes on")
+    from capsearch.indexer.forgetting import Forgettable
+    from capsearch.indexer.pipeline import IndexSummary
 
 
 SOMETHING_SKIPPED = 1
 MAX_MEGAPIXELS = 178.95697  # encoders.images.open.MAX_PIXELS, which --help must not import
-NOTHING_TO_INDEX = "nothing to index: name a folder, e.g. `capsearch index ~/Pictures`"
 
-EXAMPLES = """\b
+INDEX_EXAMPLES = """\b
 Examples:
   capsearch index ~/Pictures                     index a folder and all below it
   capsearch index                                update the folders indexed before
@@ -113,12 +51,15 @@ Ctrl-C finishes the current batch and saves everything up to it.
 """
 
 
-@click.command(epilog=EXAMPLES)
+def _in_pixels(context: click.Context, option: click.Parameter, megapixels: float) -> int:
+    return round(megapixels * 1e6)
+
+
+@click.command(epilog=INDEX_EXAMPLES)
 @click.argument(
     "paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."
 )
-@index_option
-@backend_option
+@place_options
 @shards_option
 @replicas_option
 @click.option(
@@ -175,25 +116,20 @@ Ctrl-C finishes the current batch and saves everything up to it.
     type=click.FloatRange(min=0, min_open=True, max=MAX_MEGAPIXELS),
     default=MAX_MEGAPIXELS,
     show_default=True,
+    callback=_in_pixels,
     metavar="MEGAPIXELS",
     help="Skip images with more megapixels than this; decoding them takes much memory and time. A "
     "skipped file is opened again when it changes, or with --rebuild.",
 )
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    metavar="IMAGES",
-    help="How many images are encoded and saved at once. A larger batch may be faster and needs "
-    "more memory; an interrupted run loses at most one batch.",
-)
+@batch_size_option
 @decode_threads_option
 @click.option(
     "--decode-budget",
+    "decode_pixels",
     type=click.FloatRange(min=1),
     default=200,
     show_default=True,
+    callback=_in_pixels,
     metavar="MEGAPIXELS",
     help="How many megapixels all threads together decode at once; 100 take about 0.5 GB of "
     "memory. A larger image is decoded alone.",
@@ -212,103 +148,51 @@ Ctrl-C finishes the current batch and saves everything up to it.
     "searched. `capsearch enrich` does it later.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 if any file was skipped.")
-@click.option("--verbose", is_flag=True, help="Name every skipped file, also of large groups.")
+@verbose_option
 @json_option
-def command(
+def index(
     paths: tuple[Path, ...],
-    index_path: Path | None,
-    backend: str | None,
+    place: Path | str | None,
     shards: int,
     replicas: int,
     model: str | None,
-    exclude: tuple[str, ...],
-    follow_symlinks: bool,
-    captions: tuple[Path, ...],
-    confirm_removed: tuple[Path, ...],
-    prune: bool,
-    keep_missing: float | None,
-    max_pixels: float,
-    batch_size: int,
-    decode_threads: int | None,
-    decode_budget: float,
-    rebuild: bool,
     no_enrich: bool,
     strict: bool,
     verbose: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Index folders of images, or bring their index up to date.
 
     Without PATH, the folders indexed before are updated.
     """
-    from capsearch.encoders.models import registry
-    from capsearch.encoders.models.text import is_calibrated
-    from capsearch.indexer.pipeline import IndexOptions
-
-    where = place_of(index_path, backend)
-    if not paths and isinstance(where, Path) and not where.exists():
-        raise click.UsageError(NOTHING_TO_INDEX)
-    options = IndexOptions(
-        exclude=exclude,
-        captions=captions,
-        confirm_removed=confirm_removed,
-        prune=prune,
-        keep_missing=keep_missing,
-        rebuild=rebuild,
-        batch_size=batch_size,
-        decode_threads=decode_threads,
-        max_pixels=round(max_pixels * 1e6),
-        follow_symlinks=follow_symlinks,
-        decode_pixels=round(decode_budget * 1e6),
-    )
     # Without a name, an existing index keeps the model it was made with.
-    loaded = registry.load(model) if model else None
-    with create_at(where, loaded, shards, replicas, rebuild) as collection:
-        _require_roots(collection, paths)
-        if model and not is_calibrated(collection.model):
-            remark(
-                f"{model} is not calibrated: scores are plain scores, without a cut-off; "
-                f"`capsearch calibrate --model {model} --data DIR` fits it to captioned images"
-            )
-        summary, enriched = _run(collection, paths, options, not no_enrich)
+    library = capsearch.open(place, model=model, shards=shards, replicas=replicas)
+    if model and not library.calibrated:
+        remark(
+            f"{model} is not calibrated: scores are plain scores, without a cut-off; "
+            f"`capsearch calibrate --model {model} --data DIR` fits it to captioned images"
+        )
+    with stop_on_interrupt() as stop, progress_bar() as show:
+        summary = library.index(
+            paths,
+            options=capsearch.IndexOptions(**options),
+            enrich=not no_enrich,
+            progress=show,
+            stop=stop,
+        )
+    enriched = summary.enriched
     if as_json:
-        written = asdict(enriched) if enriched else None
-        print_json({"index": where, **asdict(summary), "enriched": written})
+        print_json({"index": library.place, **asdict(summary)})
     else:
-        _report(summary, where, verbose)
+        _report_indexed(summary, library.place, verbose)
         if enriched is not None:
-            report_enriched(enriched, verbose)
+            _report_enriched(enriched, verbose)
     stopped = summary.interrupted or (enriched is not None and enriched.interrupted)
     return INTERRUPTED if stopped else SOMETHING_SKIPPED if strict and summary.skipped else 0
 
 
-def _require_roots(collection: AnyCollection, paths: tuple[Path, ...]) -> None:
-    if not paths and not collection.roots():
-        raise click.UsageError(NOTHING_TO_INDEX)
-
-
-def _run(
-    collection: AnyCollection, roots: tuple[Path, ...], options: IndexOptions, with_enrichment: bool
-) -> tuple[IndexSummary, EnrichSummary | None]:
-    """Vectors of all images first, then what the model writes about them, if it writes."""
-    from capsearch.indexer.enrichment import EnrichOptions, enrich
-    from capsearch.indexer.pipeline import index
-    from capsearch.ui.cli.progress import progress_bar
-
-    with stop_on_interrupt() as stop, progress_bar() as show:
-        summary = index(collection, roots, options, progress=show, stop=stop)
-        if stop.is_set() or not with_enrichment or not collection.model.enricher():
-            return summary, None
-        settings = EnrichOptions(
-            batch_size=options.batch_size,
-            decode_threads=options.decode_threads,
-            max_pixels=options.max_pixels,
-            decode_pixels=options.decode_pixels,
-        )
-        return summary, enrich(collection, settings, show, stop)
-
-
-def _report(summary: IndexSummary, where: Place, verbose: bool) -> None:
+def _report_indexed(summary: IndexSummary, where: Path | str, verbose: bool) -> None:
     for line in skipped_lines(summary.skipped, verbose):
         remark(line)
     counts = ", ".join(
@@ -335,3 +219,169 @@ def _report(summary: IndexSummary, where: Place, verbose: bool) -> None:
     else:
         option = f" --backend {where}" if isinstance(where, str) else ""
         remark(f'index: {where}; now try: capsearch query "..."{option}')
+
+
+ENRICH_EXAMPLES = """\b
+Examples:
+  capsearch enrich                       go on where `capsearch index` was stopped
+  capsearch enrich ~/Pictures/2024       only these images
+  capsearch enrich --redo                do it all over
+  capsearch enrich --backend https://search.example:9200/images    in Elasticsearch
+
+`capsearch index` does this too, once all images can be searched. Images that another model has
+described are described anew. What people wrote, accepted or corrected stays, and captions that were
+rejected do not come back. Ctrl-C finishes the current batch and saves everything up to it.
+"""
+
+
+@click.command(epilog=ENRICH_EXAMPLES)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
+@place_options
+@click.option(
+    "--redo", is_flag=True, help="Also describe images that this model has described already."
+)
+@batch_size_option
+@decode_threads_option
+@verbose_option
+@json_option
+def enrich(
+    paths: tuple[Path, ...],
+    place: Path | str | None,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Write captions and tags for the images of an index, by the model it was made with.
+
+    Images that have them already are left alone. With PATH, only images there and below.
+    """
+    with capsearch.open(place) as library, stop_on_interrupt() as stop, progress_bar() as show:
+        summary = library.enrich(paths, progress=show, stop=stop, **options)
+    if as_json:
+        print_json({"index": library.place, **asdict(summary)})
+    else:
+        _report_enriched(summary, verbose)
+    return INTERRUPTED if summary.interrupted else 0
+
+
+def _report_enriched(summary: EnrichSummary, verbose: bool) -> None:
+    """Counts on stdout; skipped files and what is left on stderr."""
+    for line in skipped_lines(summary.skipped, verbose):
+        remark(line)
+    verb = "interrupted; saved" if summary.interrupted else "enriched"
+    click.echo(
+        f"{verb}: {summary.tagged} images tagged, {summary.captioned} captioned "
+        f"({summary.captions} captions) in {summary.seconds:.1f} s"
+    )
+    if summary.pending:
+        remark(f"{summary.pending} images are left; `capsearch enrich` goes on")
+
+
+def why_nothing_was_added(summary: IndexSummary) -> str | None:
+    """The reason, if a complete run added no image; None otherwise."""
+    if summary.added or summary.reused or summary.interrupted:
+        return None
+    if summary.found:
+        if summary.unchanged == summary.found:
+            return f"nothing added: all {summary.found:,} images are already indexed"
+        return (
+            f"nothing added: {summary.unchanged:,} of {summary.found:,} images are already "
+            "indexed, the others were skipped"
+        )
+    return f"nothing added: {_why_nothing_was_found(summary)}"
+
+
+def _why_nothing_was_found(summary: IndexSummary) -> str:
+    if summary.skipped:
+        return "the only files found are in formats that are not read, or cannot be read"
+    if summary.excluded:
+        return f"--exclude left out all there is ({summary.excluded:,} files and folders)"
+    if summary.index_folders:
+        return "this folder is an index; name the folder that your images are in"
+    return "no image files found"
+
+
+FORGET_EXAMPLES = """\b
+Examples:
+  capsearch forget /media/old-drive        its images are no longer found
+  capsearch forget captions.csv --yes      its captions, without a question
+"""
+
+
+@click.command(epilog=FORGET_EXAMPLES)
+@click.argument("path", type=click.Path(path_type=Path), metavar="FOLDER")
+@place_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def forget(path: Path, place: Path | str | None, yes: bool, as_json: bool) -> int:
+    """Let go of a folder that was indexed, or of a captions file.
+
+    Its images leave the index with their captions, unless another folder holds them too. No
+    image file is touched. The folder need not exist any more.
+    """
+    gone = capsearch.open(place).forget(path, lambda known: yes or _confirmed(known))
+    if gone is None:
+        click.echo("nothing was changed", err=True)
+        return 1
+    if as_json:
+        print_json({"forgotten": gone.path, "images": gone.images, "captions": gone.captions})
+    else:
+        click.echo(printable(f"forgotten: {_described(gone)}"))
+    return 0
+
+
+def _confirmed(known: Forgettable) -> bool:
+    try:
+        return click.confirm(printable(f"Forget {_described(known)}?"), err=True)
+    except click.Abort:  # Ctrl-C, or nobody to ask: --yes is for scripts
+        return False
+
+
+def _described(known: Forgettable) -> str:
+    return f"{known.path} with {known.images} images and {known.captions} captions by people"
+
+
+INFO_EXAMPLES = """\b
+Examples:
+  capsearch info
+  capsearch info --index ./images.index --json
+  capsearch info --backend https://search.example:9200/images
+"""
+
+
+@click.command(epilog=INFO_EXAMPLES)
+@place_options
+@json_option
+def info(place: Path | str | None, as_json: bool) -> None:
+    """Report what an index holds, which model made it, and its size on disk.
+
+    This works without the index's model; a missing model is named.
+    """
+    library = capsearch.open(place)
+    problem = library.model_problem()
+    facts = {"index": str(library.place), **asdict(library.stats()), "devices": devices()}
+    facts["model_problem"] = problem
+    if problem is not None:
+        remark(f"warning: {problem}")
+    if as_json:
+        print_json(facts)
+        return
+    rows = [
+        (name.replace("_", " "), printable(_readable(name, value))) for name, value in facts.items()
+    ]
+    click.echo("\n".join(aligned(rows)))
+
+
+def _readable(name: str, value: object) -> str:
+    """A value in readable form; a missing one is a dash."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_readable(name, part)}" for key, part in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(_readable(name, part) for part in value) or "-"
+    if isinstance(value, int) and "bytes" in name:
+        return human_bytes(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    return "-" if value is None else str(value)

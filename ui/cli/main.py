@@ -30,23 +30,21 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Mapping[str, Entry] = {
-    "index": Entry("capsearch.ui.cli.index:command", "Index folders of images."),
+    "index": Entry("capsearch.ui.cli.index:index", "Index folders of images."),
     "query": Entry(
         "capsearch.ui.cli.query:command", "Find images by text, by an image or by both."
     ),
-    "enrich": Entry("capsearch.ui.cli.enrich:command", "Let the model write captions and tags."),
+    "enrich": Entry("capsearch.ui.cli.index:enrich", "Let the model write captions and tags."),
     "caption": Entry("capsearch.ui.cli.describe:caption", "Write captions for image files."),
     "tag": Entry("capsearch.ui.cli.describe:tag", "Name what image files show."),
     "describe": Entry(
         "capsearch.ui.cli.describe:describe", "Find the sentences that describe an image."
     ),
     "ui": Entry("capsearch.ui.cli.serve:command", "Open the search page in a browser."),
-    "info": Entry("capsearch.ui.cli.info:command", "Report what an index holds."),
-    "forget": Entry("capsearch.ui.cli.copy:forget", "Let go of an indexed folder."),
-    "copy": Entry(
-        "capsearch.ui.cli.copy:command", "Copy an index to a cluster, or back, as it is."
-    ),
-    "export": Entry("capsearch.ui.cli.export:command", "Captions and tags for other programs."),
+    "info": Entry("capsearch.ui.cli.index:info", "Report what an index holds."),
+    "forget": Entry("capsearch.ui.cli.index:forget", "Let go of an indexed folder."),
+    "copy": Entry("capsearch.ui.cli.export:copy", "Copy an index to a cluster, or back, as it is."),
+    "export": Entry("capsearch.ui.cli.export:export", "Captions and tags for other programs."),
     "models": Entry("capsearch.ui.cli.models:command", "List the available models."),
     "train": Entry("capsearch.ui.cli.train:command", "Train models on your own captions."),
     "calibrate": Entry(

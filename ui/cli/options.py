@@ -1,7 +1,4 @@
-"""Options that several commands share.
-
-Names of the search modes: those of the COCO-CN paper, and plain ones that mean the same.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,27 +6,39 @@ import calendar
 import re
 from collections.abc import Callable
 from datetime import date
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-index_option: Callable[[F], F] = click.option(
-    "--index",
-    "index_path",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder of the index.  [default: $CAPSEARCH_INDEX, or your data directory]",
-)
-backend_option: Callable[[F], F] = click.option(
-    "--backend",
-    envvar="CAPSEARCH_BACKEND",
-    metavar="URL",
-    help="Collection in Elasticsearch, https://HOST:9200/NAME, in place of an index folder; see "
-    "docs/cluster.md.  [default: $CAPSEARCH_BACKEND, unless --index is given]",
-)
+
+def place_options(command: F) -> F:
+    """--index and --backend, of which the command gets the `place` to open; None: the default."""
+
+    @wraps(command)
+    def with_place(index_path: Path | None, backend: str | None, **options: Any) -> Any:
+        return command(place=index_path or backend, **options)
+
+    index = click.option(
+        "--index",
+        "index_path",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Folder of the index.  [default: $CAPSEARCH_INDEX, or your data directory]",
+    )
+    backend = click.option(
+        "--backend",
+        envvar="CAPSEARCH_BACKEND",
+        metavar="URL",
+        help="Collection in Elasticsearch, https://HOST:9200/NAME, in place of an index folder; "
+        "see docs/cluster.md.  [default: $CAPSEARCH_BACKEND, unless --index is given]",
+    )
+    return cast(F, index(backend(with_place)))
+
+
 shards_option: Callable[[F], F] = click.option(
     "--shards",
     type=click.IntRange(1, 1024),
@@ -58,6 +67,18 @@ bfloat16_option: Callable[[F], F] = click.option(
     is_flag=True,
     help="Compute the network in bfloat16: nearly twice as fast on processors with AVX-512 BF16 "
     "or AMX, slower on others.",
+)
+batch_size_option: Callable[[F], F] = click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    metavar="IMAGES",
+    help="How many images are encoded and saved at once. A larger batch may be faster and needs "
+    "more memory; an interrupted run loses at most one batch.",
+)
+verbose_option: Callable[[F], F] = click.option(
+    "--verbose", is_flag=True, help="Name every skipped file, also of large groups."
 )
 decode_threads_option: Callable[[F], F] = click.option(
     "--decode-threads",
@@ -109,10 +130,10 @@ def last_day(value: str) -> date:
 
 
 def _parts(value: str) -> tuple[int, int | None, int | None]:
-    found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", value)
-    if found is None:
+    match = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", value)
+    if match is None:
         raise click.BadParameter(f"{value!r} is not a date; write 2024, 2024-05 or 2024-05-31")
-    year, month, day = found.groups()
+    year, month, day = match.groups()
     return int(year), int(month) if month else None, int(day) if day else None
 
 

@@ -25,17 +25,14 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from capsearch.engine.records import Progress
+from capsearch.ui.cli.terminal import remark
 from capsearch.ui.values import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from capsearch.encoders.train.loop import Epoch
     from capsearch.encoders.train.run import Listener
-    from capsearch.indexer.pipeline import Progress
 
-
-from capsearch.ui.cli.terminal import remark
 
 SECONDS_A_LINE = 60.0
 
@@ -81,8 +78,6 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def stage_progress(stage: str) -> Iterator[Callable[[int, int], None]]:
     """Yields a callback (done, of) that draws one bar."""
-    from capsearch.indexer.pipeline import Progress
-
     with progress_bar() as show:
         yield lambda done, total: show(Progress(stage, done, total, None))
 
@@ -98,9 +93,7 @@ def plain_lines(
         if clock() - last < SECONDS_A_LINE:
             return
         last = clock()
-        of = f" of {progress.total}" if progress.total else ""
-        line = f"{printable(progress.stage)}: {progress.done}{of}"
-        console.print(line, markup=False, highlight=False)
+        console.print(printable(str(progress)), markup=False, highlight=False)
 
     return show
 
@@ -109,7 +102,6 @@ def plain_lines(
 def training_progress() -> Iterator[Listener]:
     """A progress bar for the long steps and a line for each epoch."""
     from capsearch.encoders.train.run import Listener
-    from capsearch.indexer.pipeline import Progress
 
     def line(epoch: Epoch) -> None:
         scores = "  ".join(f"{name} {value:.3f}" for name, value in epoch.validation.items())

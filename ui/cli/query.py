@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import click
 
-from capsearch.engine.errors import InvalidImage
+import capsearch
 from capsearch.engine.query import Query
-from capsearch.engine.records import Filters, Mode, Pixels, SearchResult
-from capsearch.ui.cli.options import backend_option, first_day, index_option, json_option, last_day
+from capsearch.engine.records import Filters, Mode, SearchResult
+from capsearch.library import Library
+from capsearch.ui.cli.options import first_day, json_option, last_day, place_options
 from capsearch.ui.cli.terminal import remark
 from capsearch.ui.values import MODE_NAMES
-
-if TYPE_CHECKING:
-    from capsearch.ui.opening import AnyCollection
-
 
 EXAMPLES = """\b
 Examples:
@@ -55,8 +52,7 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("text", nargs=-1, metavar="[TEXT]")
-@index_option
-@backend_option
+@place_options
 @click.option(
     "--image",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -142,6 +138,7 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 )
 @click.option(
     "--caption-lang",
+    "caption_language",
     metavar="en|zh|ja",
     help="Only images that have a caption in this language.",
 )
@@ -165,81 +162,43 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 )
 def command(
     text: tuple[str, ...],
-    index_path: Path | None,
-    backend: str | None,
+    place: Path | str | None,
     image: Path | None,
-    image_weight: float,
-    language: str | None,
-    mode: Mode,
-    weight: float | None,
-    limit: int,
-    offset: int,
     model: str | None,
-    min_score: float | None,
     folders: tuple[Path, ...],
     tags: tuple[str, ...],
     taken_from: date | None,
     taken_until: date | None,
-    caption_lang: str | None,
+    caption_language: str | None,
     written_by: Literal["people", "models"] | None,
     as_json: bool,
     as_paths: bool,
     open_sheet: bool,
     sheet: Path | None,
+    **asked: Any,
 ) -> None:
     """Find images by TEXT, by an image, or by both; TEXT may be - to read it from stdin."""
     if as_json and as_paths:
         raise click.UsageError("choose one of --json and --paths")
     _check_sheet(sheet)
-    from capsearch.encoders.models import registry
-    from capsearch.ui.opening import open_at, place_of
-
     filters = Filters(
-        folders=tuple(_absolute(folder) for folder in folders),
+        folders=tuple(str(folder.expanduser().resolve()) for folder in folders),
         tags=tags,
         taken_from=taken_from,
         taken_until=taken_until,
-        caption_language=caption_lang,
+        caption_language=caption_language,
         written_by=written_by,
     )
-    loaded = registry.load(model) if model else None
-    with open_at(place_of(index_path, backend), loaded) as collection:
-        engine = collection.engine()
-        query = Query(
-            text=_query_text(text),
-            image=_pixels(image, collection),
-            language=language,
-            mode=mode,
-            weight=weight,
-            image_weight=image_weight,
-            filters=filters,
-            min_score=min_score,
-            limit=limit,
-            offset=offset,
-        )
-        result = engine.search(query)
+    query = Query(_query_text(text), filters=filters, **asked)
+    with capsearch.open(place, model=model) as library:
+        result = library.search(query, image)
         _print(query, result, as_json=as_json, as_paths=as_paths)
-        _write_sheet(collection, query, result, sheet, open_sheet)
+        _write_sheet(library, query, result, sheet, open_sheet)
 
 
 def _query_text(text: tuple[str, ...]) -> str:
     """The arguments as one text; a single - reads it from stdin."""
     return sys.stdin.read().strip() if text == ("-",) else " ".join(text)
-
-
-def _absolute(folder: Path) -> str:
-    return str(folder.expanduser().resolve())
-
-
-def _pixels(image: Path | None, collection: AnyCollection) -> Pixels | None:
-    if image is None:
-        return None
-    from capsearch.encoders.images.preprocess import decode
-
-    try:
-        return decode(image, collection.model.image.preprocess).pixels
-    except InvalidImage as error:
-        raise InvalidImage(f"{image}: {error}") from error
 
 
 def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool) -> None:
@@ -271,7 +230,7 @@ def _check_sheet(sheet: Path | None) -> None:
 
 
 def _write_sheet(
-    collection: AnyCollection,
+    library: Library,
     query: Query,
     result: SearchResult,
     sheet: Path | None,
@@ -282,7 +241,7 @@ def _write_sheet(
     from capsearch.ui.cli import hits
 
     target = sheet or hits.last_sheet()
-    hits.write(collection, query.text, result, target)
+    hits.write(library, query.text, result, target)
     remark(f"sheet: {target}")
     if open_sheet:
         hits.show(target)

@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+import capsearch
 from capsearch.engine.errors import MissingExtra
 from capsearch.ui.cli.options import json_option
 from capsearch.ui.cli.terminal import print_json, remark
@@ -156,12 +157,10 @@ def command(
 def _backends(indexes: tuple[Path, ...], backends: tuple[str, ...]) -> tuple[str, ...]:
     """Those given; those of the environment only without --index. IndexProblem for a wrong URL,
     which may hold a password that must not be passed on."""
-    from capsearch.indexer.elastic.client import Address
-
     given = click.get_current_context().get_parameter_source("backends")
     if indexes and given is not ParameterSource.COMMANDLINE:
         return ()
-    return tuple(str(Address.parse(url)) for url in backends)
+    return tuple(str(capsearch.open(url).place) for url in backends)
 
 
 def _access(

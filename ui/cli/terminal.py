@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,8 @@ from capsearch.ui.values import HIDDEN, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from capsearch.indexer.sources.scan import Skipped
 
 
 def console() -> Console:
@@ -68,3 +71,24 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+NAMED_FILES = 3  # a larger group with one reason is one line
+_NUMBER = re.compile(r"\d[\d.,]*")
+
+
+def skipped_lines(skipped: Sequence[Skipped], verbose: bool = False) -> Iterator[str]:
+    """A line a file; of many with the same suffix and reason one line, unless `verbose`.
+
+    Reasons that differ only in numbers, such as sizes, are the same; the first one is shown.
+    """
+    groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
+    for file in skipped:
+        groups[PurePath(file.path).suffix.lower(), _NUMBER.sub("0", file.reason)].append(file)
+    for (suffix, _), group in groups.items():
+        if verbose or len(group) <= NAMED_FILES:
+            yield from (f"skipped {file.path}: {file.reason}" for file in group)
+        else:
+            first = group[0]
+            files = f"{suffix} files" if suffix else "files or folders"
+            yield f"skipped {len(group):,} {files}: {first.reason} (first: {first.path})"

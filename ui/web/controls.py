@@ -153,7 +153,7 @@ def _choose_many(texts: Texts, label: str, key: str, facets: Sequence[Facet]) ->
             options,
             key=key,
             placeholder=texts.anything,
-            format_func=lambda one: f"{printable(_short(shown(one)))} ({counts.get(one, 0)})",
+            format_func=lambda value: f"{printable(_short(shown(value)))} ({counts.get(value, 0)})",
         )
 
 

@@ -1,13 +1,8 @@
-"""The large view: one image with all its metadata, near-duplicates and similar images.
+"""The large view: one image with what is known of it, its near-duplicates and similar images.
 
-Captions and tags in the large view: in the reader's language, and who wrote them.
-
-A generated caption can be accepted, corrected or rejected by whoever may index: this writes to the
-collection. A tag is a button that searches for images with it.
-
-Buttons of the large view for the image's original file: download, show in its folder.
-
-Shows a file in the file manager of this machine's desktop.
+Captions are in the reader's language first. Whoever may index accepts, corrects or rejects what a
+model wrote. A tag is a button that searches for images with it. The original can be downloaded,
+and shown in its folder by whoever owns this machine.
 """
 
 from __future__ import annotations
@@ -28,6 +23,7 @@ from capsearch.engine.errors import CapsearchError, IndexBusy
 from capsearch.engine.query import Query
 from capsearch.engine.records import (
     GENERATED,
+    HAND,
     TAKEN_FROM,
     Caption,
     Document,
@@ -36,10 +32,7 @@ from capsearch.engine.records import (
     Tag,
     Unit,
 )
-from capsearch.engine.vectors import near_duplicates
-from capsearch.indexer import enrichment
-from capsearch.indexer.store import HAND
-from capsearch.ui.opening import AnyCollection
+from capsearch.library import Library
 from capsearch.ui.values import human_bytes, printable
 from capsearch.ui.web import access, grid, session
 from capsearch.ui.web.images import (
@@ -50,7 +43,6 @@ from capsearch.ui.web.images import (
     read_original,
     record_file,
 )
-from capsearch.ui.web.library import Library
 from capsearch.ui.web.settings import SECRETS
 from capsearch.ui.web.texts import NAMES, Texts
 
@@ -58,17 +50,15 @@ MAX_TAGS = 24
 _FAILED = "review_failed"  # session: why the last click changed nothing
 
 
-def show_descriptions(
-    collection: AnyCollection, texts: Texts, language: str, document: Document
-) -> None:
+def show_descriptions(library: Library, texts: Texts, language: str, document: Document) -> None:
     """Draw both; `language` is that of the page."""
-    _captions(collection, texts, language, document)
+    _captions(library, texts, language, document)
     _tags(texts, language, document.tags)
 
 
 def in_language_first(captions: Sequence[Caption], language: str) -> list[Caption]:
     """Captions in a language before others; otherwise in their order."""
-    return sorted(captions, key=lambda one: one.language != language)
+    return sorted(captions, key=lambda caption: caption.language != language)
 
 
 def author(texts: Texts, caption: Caption) -> str:
@@ -79,7 +69,7 @@ def author(texts: Texts, caption: Caption) -> str:
     return texts.by_hand if caption.source == HAND else caption.source
 
 
-def _captions(collection: AnyCollection, texts: Texts, language: str, document: Document) -> None:
+def _captions(library: Library, texts: Texts, language: str, document: Document) -> None:
     st.caption(texts.captions)
     if not document.captions:
         st.text(texts.no_captions)
@@ -89,28 +79,26 @@ def _captions(collection: AnyCollection, texts: Texts, language: str, document: 
         line = printable(f"{named} · {author(texts, caption)}")
         st.container(key=f"quiet_caption_{at}").text(line)
         if caption.generated and access.may_index():
-            _review(collection, texts, document.record.id, caption, at)
+            _review(library, texts, document.record.id, caption, at)
     failed = st.session_state.pop(_FAILED, None)
     if failed is not None:
         st.warning(texts.already_indexing if isinstance(failed, IndexBusy) else texts.not_reviewed)
 
 
-def _review(
-    collection: AnyCollection, texts: Texts, image_id: str, caption: Caption, at: int
-) -> None:
+def _review(library: Library, texts: Texts, image_id: str, caption: Caption, at: int) -> None:
     """One click to accept or reject; correcting opens a field with the text."""
     key = f"{image_id}_{at}"
     with st.container(horizontal=True, key=f"review_{at}"):
         for label, icon, name, action in (
-            (texts.accept, ":material/check:", "accept", enrichment.accept),
-            (texts.reject, ":material/close:", "reject", enrichment.reject),
+            (texts.accept, ":material/check:", "accept", library.accept),
+            (texts.reject, ":material/close:", "reject", library.reject),
         ):
             st.button(
                 label,
                 icon=icon,
                 key=f"{name}_{key}",
                 on_click=_attempt,
-                args=(collection, partial(action, image_id=image_id, caption=caption)),
+                args=(partial(action, image_id, caption),),
             )
         with st.popover(texts.correct, icon=":material/edit:"):
             field = f"corrected_{key}_{hash(caption)}"
@@ -119,21 +107,17 @@ def _review(
                 texts.save,
                 key=f"correct_{key}",
                 on_click=lambda: _attempt(
-                    collection,
-                    lambda opened: enrichment.correct(
-                        opened, image_id, caption, st.session_state[field]
-                    ),
+                    lambda: library.correct(image_id, caption, st.session_state[field])
                 ),
             )
 
 
-def _attempt(collection: AnyCollection, change: Callable[[AnyCollection], None]) -> None:
+def _attempt(change: Callable[[], None]) -> None:
     """Rights are asked again: a session may outlive a page that was drawn with them."""
     if not access.may_index():
         return
     try:
-        with collection.for_writing() as opened:
-            change(opened)
+        change()
     except CapsearchError as error:
         st.session_state[_FAILED] = error
 
@@ -158,7 +142,7 @@ def _tags(texts: Texts, language: str, tags: Sequence[Tag]) -> None:
 def _plain(text: str) -> str:
     """A label of a button is Markdown: what may be markup is written as what it looks like."""
     return "".join(
-        f"\\{one}" if one in "\\`*_{}[]()#+-.!:|<>~$^" else one for one in printable(text)
+        f"\\{char}" if char in "\\`*_{}[]()#+-.!:|<>~$^" else char for char in printable(text)
     )
 
 
@@ -194,9 +178,9 @@ def open_folder(path: Path) -> bool:
     return True
 
 
-def show_file_actions(texts: Texts, collection: AnyCollection, record: ImageRecord) -> None:
+def show_file_actions(texts: Texts, library: Library, record: ImageRecord) -> None:
     """Draw the buttons. Whoever does not own this machine gets the path to copy instead."""
-    path = original(collection, record)
+    path = original(library, record)
     if path is None:
         st.caption(texts.original_gone)
         return
@@ -204,7 +188,7 @@ def show_file_actions(texts: Texts, collection: AnyCollection, record: ImageReco
     with st.container(horizontal=True, key="file_actions"):
         st.download_button(
             texts.download_original,
-            partial(read_original, collection, record),  # called when it is clicked
+            partial(read_original, library, record),  # called when it is clicked
             file_name=printable(path.name),
             mime=mime_type(path),
             on_click="ignore",
@@ -250,7 +234,7 @@ def _body(view: View) -> None:
     image_id: str | None = st.session_state["selected"]
     if image_id is None:  # a button of the dialog has started another search
         st.rerun()
-    document = view.library.collection.backend.lookup([image_id]).get(image_id)
+    document = view.library.lookup([image_id]).get(image_id)
     if document is None:
         st.warning(view.texts.unknown_image)
         return
@@ -285,7 +269,7 @@ def _turn_pages(view: View, image_id: str) -> None:
 
 
 def _image(view: View, record: ImageRecord) -> None:
-    file = record_file(view.library.collection, record, LARGE_EDGE)
+    file = record_file(view.library, record, LARGE_EDGE)
     with st.container(key="large"):
         if file is None:
             st.text(view.texts.unreadable)
@@ -299,7 +283,7 @@ def _facts(view: View, document: Document) -> None:
     if hit is not None:
         _field(texts.score, grid.scores_line(hit.score, view.unit, hit.contributions))
         _evidence(texts, hit.contributions.log_odds)
-    show_descriptions(view.library.collection, texts, view.language, document)
+    show_descriptions(view.library, texts, view.language, document)
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
     _field(texts.size, size)
     if record.taken_at is not None:
@@ -310,7 +294,7 @@ def _facts(view: View, document: Document) -> None:
     if fields:
         _field(texts.metadata, "\n".join(printable(f"{k}: {v}") for k, v in fields.items()))
     _field(texts.files, "\n".join(printable(path) for path in record.paths))
-    show_file_actions(texts, view.library.collection, record)
+    show_file_actions(texts, view.library, record)
     st.space("small")
     st.button(texts.find_similar, on_click=session.search_like, args=(record.id,))
 
@@ -356,17 +340,16 @@ def _field(label: str, value: str) -> None:
 def _neighbours(view: View, image_id: str) -> None:
     """Near-duplicates, then similar images that are not near-duplicates."""
     try:
-        engine = view.library.engine()
-        copies = near_duplicates(engine.backend, image_id, limit=NEIGHBOURS)
-        found = engine.search(Query(like=image_id, mode="cm", limit=2 * NEIGHBOURS + 1)).hits
+        copies = view.library.near_duplicates(image_id, limit=NEIGHBOURS)
+        hits = view.library.search(Query(like=image_id, mode="cm", limit=2 * NEIGHBOURS + 1))
     except CapsearchError as error:
         st.text(printable(str(error)))
         return
-    shown = {image_id, *(one.document.record.id for one in copies)}
-    similar = [hit for hit in found if hit.image_id not in shown][:NEIGHBOURS]
+    shown = {image_id, *(document.record.id for document, _ in copies)}
+    similar = [(hit.document, hit.score) for hit in hits if hit.image_id not in shown]
     for title, place, neighbours in (
-        (view.texts.duplicates, "copies", [(one.document, one.score) for one in copies]),
-        (view.texts.similar, "similar", [(hit.document, hit.score) for hit in similar]),
+        (view.texts.duplicates, "copies", copies),
+        (view.texts.similar, "similar", similar[:NEIGHBOURS]),
     ):
         _strip(view, title, place, neighbours)
 
@@ -375,7 +358,7 @@ def _strip(view: View, title: str, place: str, scored: Sequence[tuple[Document, 
     if not scored:
         return
     st.caption(title)
-    documents, scores = [one for one, _ in scored], [score for _, score in scored]
-    tiles = grid.tiles_of_documents(view.library.collection, documents, view.language, scores)
+    documents, scores = zip(*scored, strict=True)
+    tiles = grid.tiles_of_documents(view.library, documents, view.language, scores)
     bare = [replace(tile, caption="", tags="") for tile in tiles]
     grid.draw(bare, view.texts, f"grid_strip_{place}", session.open_image)

@@ -1,6 +1,6 @@
-"""The grid of images. Names, captions and tags are drawn with st.text: never as Markdown.
+"""The grid of images, and a mode in which a click selects one, with exports of what is selected.
 
-The grid, with a mode in which a click selects an image, and exports of what is selected.
+Names, captions and tags are drawn with st.text: never as Markdown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from capsearch.engine.records import (
     Tag,
     Unit,
 )
-from capsearch.ui.opening import AnyCollection
+from capsearch.library import Library
 from capsearch.ui.values import printable, score_text
 from capsearch.ui.web import session
 from capsearch.ui.web.images import (
@@ -52,59 +52,47 @@ class Tile:
     file: Path | None
 
 
-def tiles_of_hits(
-    collection: AnyCollection, result: SearchResult, language: str
-) -> tuple[Tile, ...]:
+def tiles_of_hits(library: Library, result: SearchResult, language: str) -> tuple[Tile, ...]:
     """The hits of a search as tiles."""
-    lines = [scores_line(hit.score, result.unit, hit.contributions) for hit in result.hits]
-    matched = [hit.contributions.caption for hit in result.hits]
-    return _tiles(collection, [hit.document for hit in result.hits], language, lines, matched)
+    lines = [scores_line(hit.score, result.unit, hit.contributions) for hit in result]
+    captions = [hit.caption(language) or hit.caption() for hit in result]
+    return _tiles(library, [hit.document for hit in result], language, lines, captions)
 
 
 def tiles_of_documents(
-    collection: AnyCollection,
-    documents: Sequence[Document],
-    language: str,
-    scores: Sequence[float] = (),
+    library: Library, documents: Sequence[Document], language: str, scores: Sequence[float] = ()
 ) -> tuple[Tile, ...]:
     """Images without a search; each may have a score."""
     lines = [f"{score:.3f}" for score in scores] or [""] * len(documents)
-    return _tiles(collection, documents, language, lines, [None] * len(documents))
+    captions = [document.caption(language) or document.caption() for document in documents]
+    return _tiles(library, documents, language, lines, captions)
 
 
 def _tiles(
-    collection: AnyCollection,
+    library: Library,
     documents: Sequence[Document],
     language: str,
     lines: Sequence[str],
-    matched: Sequence[Caption | None],
+    captions: Sequence[Caption | None],
 ) -> tuple[Tile, ...]:
-    files = tile_files(collection, [one.record for one in documents])
-    rows = zip(documents, lines, matched, files, strict=True)
+    files = tile_files(library, [document.record for document in documents])
+    rows = zip(documents, lines, captions, files, strict=True)
     return tuple(
         Tile(
-            one.record,
+            document.record,
             rank,
             line,
-            caption_for(language, one.captions, caption),
-            tags_for(language, one.tags),
+            printable(str(caption or "")),
+            tags_for(language, document.tags),
             file,
         )
-        for rank, (one, line, caption, file) in enumerate(rows, start=1)
+        for rank, (document, line, caption, file) in enumerate(rows, start=1)
     )
 
 
 def scores_line(score: float, unit: Unit, why: Contributions) -> str:
     """The fused score and the scores of CM and CL, a dash where one is missing."""
     return f"{score_text(score, unit)}   CM {_number(why.cm)}   CL {_number(why.cl)}"
-
-
-def caption_for(language: str, captions: Sequence[Caption], matched: Caption | None) -> str:
-    """The caption to show: in `language` if there is one, and among these the matched one."""
-    candidates = [matched, *captions] if matched else list(captions)
-    in_language = [one for one in candidates if one.language == language]
-    best = next(iter(in_language or candidates), None)
-    return printable(best.text) if best else ""
 
 
 def tags_for(language: str, tags: Sequence[Tag]) -> str:
@@ -148,34 +136,34 @@ def _number(score: float | None) -> str:
 _MB = 1_000_000
 
 
-def draw_grid(collection: AnyCollection, tiles: Sequence[Tile], texts: Texts) -> None:
+def draw_grid(library: Library, tiles: Sequence[Tile], texts: Texts) -> None:
     """Draw the grid; in selection mode with the exports above it, and other clicks."""
     if not st.session_state.get("selecting"):
         draw(tiles, texts, "grid", session.open_image)
         return
     shown = tuple(tile.record.id for tile in tiles)
-    chosen = records_of(collection, st.session_state["chosen"])
-    _bar(collection, chosen, shown, texts)
+    chosen = records_of(library, st.session_state["chosen"])
+    _bar(library, chosen, shown, texts)
     st.html(_marks(tiles, {record.id for record in chosen}))
     select = replace(texts, open_image=texts.select_image)  # the label of a tile's button
     draw(tiles, select, "grid", session.toggle_chosen)
 
 
 def _bar(
-    collection: AnyCollection, chosen: Sequence[ImageRecord], shown: tuple[str, ...], texts: Texts
+    library: Library, chosen: Sequence[ImageRecord], shown: tuple[str, ...], texts: Texts
 ) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="selection"):
         st.text(texts.selected_count.format(count=len(chosen)), width="content")
         st.button(texts.select_shown, on_click=session.choose_all, args=(shown,))
         if chosen:
             st.button(texts.clear_selection, on_click=session.clear_chosen)
-            _exports(collection, chosen, texts)
+            _exports(library, chosen, texts)
 
 
-def _exports(collection: AnyCollection, chosen: Sequence[ImageRecord], texts: Texts) -> None:
+def _exports(library: Library, chosen: Sequence[ImageRecord], texts: Texts) -> None:
     """Each export is made when it is clicked."""
     too_large = total_bytes(chosen) > MAX_DOWNLOAD_BYTES
-    pack = partial(zip_originals, collection, chosen)
+    pack = partial(zip_originals, library, chosen)
     for label, make, name, mime in (
         (texts.export_text, partial(paths_as_text, chosen), "paths.txt", "text/plain"),
         (texts.export_csv, partial(paths_as_csv, chosen), "paths.csv", "text/csv"),

@@ -1,6 +1,4 @@
-"""Image files for the page by id, and uploads as pixels: the only two ways images come in.
-
-The original files of images: found, listed as text or CSV, and packed into a zip.
+"""Files of images for the page: thumbnails, and originals as downloads, lists and a zip.
 
 Only files under the indexed folders, links followed, ever leave this module.
 """
@@ -19,44 +17,39 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 
-from capsearch.encoders.images.preprocess import decode
 from capsearch.engine.errors import InvalidImage
-from capsearch.engine.records import ImageRecord, Pixels
-from capsearch.indexer.thumbnails import thumbnail
-from capsearch.ui.opening import AnyCollection
+from capsearch.engine.records import ImageRecord
+from capsearch.library import Library
 from capsearch.ui.values import printable
 
 TILE_EDGE = 480
 LARGE_EDGE = 1460  # pixels; Streamlit would scale down anything wider in every run
-MAX_UPLOAD_PIXELS = 60_000_000
 _WORKERS = 4
 
 
-def image_file(collection: AnyCollection, image_id: str, edge: int) -> Path | None:
-    """A cached copy of an image of the collection; None when it cannot be shown.
+def image_file(library: Library, image_id: str, edge: int) -> Path | None:
+    """A cached copy of an image of the library; None when it cannot be shown.
 
-    The id must be in the catalog and is never used as a path, so "../secret" and "/etc" are
+    The id must be in the library and is never used as a path, so "../secret" and "/etc" are
     merely unknown ids. The image's files must lie under the indexed folders, links followed.
     """
-    document = collection.backend.lookup([image_id]).get(image_id)
-    return None if document is None else record_file(collection, document.record, edge)
+    document = library.lookup([image_id]).get(image_id)
+    return None if document is None else record_file(library, document.record, edge)
 
 
-def record_file(collection: AnyCollection, record: ImageRecord, edge: int) -> Path | None:
+def record_file(library: Library, record: ImageRecord, edge: int) -> Path | None:
     """The same for an image whose record is at hand."""
-    if not inside(record.paths, collection.roots()):
+    if not inside(record.paths, library.roots()):
         return None
     try:
-        return thumbnail(collection.path, record, edge)
+        return library.thumbnail(record, edge)
     except (InvalidImage, OSError):
         return None
 
 
-def tile_files(
-    collection: AnyCollection, records: Sequence[ImageRecord]
-) -> tuple[Path | None, ...]:
+def tile_files(library: Library, records: Sequence[ImageRecord]) -> tuple[Path | None, ...]:
     """Thumbnails for a grid, in order; missing ones are created in parallel."""
-    make = partial(record_file, collection, edge=TILE_EDGE)
+    make = partial(record_file, library, edge=TILE_EDGE)
     return tuple(_pool().map(make, records))
 
 
@@ -72,26 +65,21 @@ def inside(paths: Sequence[str], roots: Sequence[Path]) -> bool:
     return all(any(path.is_relative_to(root) for root in roots) for path in real)
 
 
-def upload_pixels(content: bytes, collection: AnyCollection) -> Pixels:
-    """An uploaded image, preprocessed for the model; InvalidImage if it is none or too large."""
-    return decode(content, collection.model.image.preprocess, MAX_UPLOAD_PIXELS).pixels
-
-
 MAX_DOWNLOAD_BYTES = 500_000_000  # Streamlit keeps a download in memory
 _COLUMNS = ("path", "width", "height", "size_bytes", "format", "taken_at")
 _LEFT_OUT = "left out.txt"
 
 
-def original(collection: AnyCollection, record: ImageRecord) -> Path | None:
+def original(library: Library, record: ImageRecord) -> Path | None:
     """The image's first file that is still there; None if there is none."""
-    roots = collection.roots()
+    roots = library.roots()
     paths = (Path(path) for path in record.paths if inside([path], roots))
     return next((path for path in paths if path.is_file()), None)
 
 
-def read_original(collection: AnyCollection, record: ImageRecord) -> bytes:
+def read_original(library: Library, record: ImageRecord) -> bytes:
     """The bytes of the original, looked up now; FileNotFoundError if it is gone."""
-    path = original(collection, record)
+    path = original(library, record)
     if path is None:
         raise FileNotFoundError(record.path)
     return path.read_bytes()
@@ -103,10 +91,10 @@ def mime_type(path: Path) -> str:
     return guessed if guessed.startswith("image/") else "application/octet-stream"
 
 
-def records_of(collection: AnyCollection, image_ids: Sequence[str]) -> tuple[ImageRecord, ...]:
-    """The records of images in this order; those no longer in the collection are left out."""
-    found = collection.backend.lookup(image_ids)
-    return tuple(found[one].record for one in image_ids if one in found)
+def records_of(library: Library, image_ids: Sequence[str]) -> tuple[ImageRecord, ...]:
+    """The records of images in this order; those no longer in the library are left out."""
+    documents = library.lookup(image_ids)
+    return tuple(documents[image_id].record for image_id in image_ids if image_id in documents)
 
 
 def paths_as_text(records: Sequence[ImageRecord]) -> bytes:
@@ -132,18 +120,18 @@ def total_bytes(records: Sequence[ImageRecord]) -> int:
 
 
 def zip_originals(
-    collection: AnyCollection, records: Sequence[ImageRecord], max_bytes: int = MAX_DOWNLOAD_BYTES
+    library: Library, records: Sequence[ImageRecord], max_bytes: int = MAX_DOWNLOAD_BYTES
 ) -> bytes:
     """A zip of the originals. Files that are gone or no longer fit are listed inside it."""
     left_out: list[str] = []
     with tempfile.TemporaryFile() as target:
         with zipfile.ZipFile(target, "w", strict_timestamps=False) as archive:
             for record, name in zip(records, _names(records), strict=True):
-                path = original(collection, record)
+                path = original(library, record)
                 if path is None or not _add(archive, path, name, max_bytes - target.tell()):
                     left_out.append(record.path)
             if left_out:
-                archive.writestr(_LEFT_OUT, "".join(f"{printable(one)}\n" for one in left_out))
+                archive.writestr(_LEFT_OUT, "".join(f"{printable(path)}\n" for path in left_out))
         target.seek(0)
         return target.read()
 

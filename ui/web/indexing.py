@@ -1,26 +1,49 @@
-"""The library panel: choosing a collection, indexing a folder, and the progress of that.
+"""The libraries of the page, the panel that chooses one, and indexing in the background.
 
-Indexing in the background: one run at a time for the whole server; any session polls it.
+One run at a time for the whole server; any session polls it.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import streamlit as st
 
+import capsearch
 from capsearch.engine.errors import CapsearchError, IndexBusy
-from capsearch.indexer.enrichment import enrich
-from capsearch.indexer.pipeline import IndexSummary, Progress, index
-from capsearch.ui.opening import AnyCollection, Place, create_at
+from capsearch.engine.records import Progress
+from capsearch.indexer.pipeline import IndexSummary
+from capsearch.library import Library, Place, default_index
 from capsearch.ui.values import printable
 from capsearch.ui.web.access import may_index
-from capsearch.ui.web.library import Library
+from capsearch.ui.web.settings import BACKENDS_VARIABLE, INDEXES_VARIABLE
 from capsearch.ui.web.texts import NAMES, Texts
+
+
+def available_places() -> Mapping[str, Place]:
+    """The libraries to choose from, by name. A URL of the page can open these and no others."""
+    folders = os.environ.get(INDEXES_VARIABLE, "").split(os.pathsep)
+    places: list[Place] = [Path(path).absolute() for path in folders if path]
+    places += os.environ.get(BACKENDS_VARIABLE, "").split()
+    unique = list(dict.fromkeys(places or [default_index().absolute()]))
+    names = Counter(_name(place) for place in unique)
+    return {_name(place) if names[_name(place)] == 1 else str(place): place for place in unique}
+
+
+def _name(place: Place) -> str:
+    return place.rpartition("/")[2] if isinstance(place, str) else place.name
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def library_at(place: Place) -> Library:
+    """The library at a place; all sessions share it."""
+    return capsearch.open(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +93,13 @@ class Indexing:
 
     def _run(self, place: Place, roots: Sequence[Path], stop: threading.Event) -> None:
         try:
-            with create_at(place) as collection:
-                chosen = roots or collection.roots()
-                summary = index(collection, chosen, progress=self._show, stop=stop)
-                if not stop.is_set():
-                    self._enrich(collection, stop)
+            library = capsearch.open(place)
+            summary = library.index(roots, progress=self._show, stop=stop)
             self._update(state="done", summary=summary)
         except CapsearchError as error:
             self._update(state="failed", error=str(error))
         except Exception as error:  # nothing above a thread would report it
             self._update(state="failed", error=f"{type(error).__name__}: {error}")
-
-    def _enrich(self, collection: AnyCollection, stop: threading.Event) -> None:
-        if collection.model.enricher():
-            enrich(collection, progress=self._show, stop=stop)
 
     def _show(self, progress: Progress) -> None:
         self._update(progress=progress)
@@ -125,8 +141,8 @@ def _library(
 ) -> None:
     st.selectbox(texts.collection, collections, key="collection", format_func=printable)
     if library is not None:
-        st.caption(texts.images_count.format(count=f"{library.image_count():,}"))
-        st.text("\n".join(printable(str(root)) for root in library.collection.roots()))
+        st.caption(texts.images_count.format(count=f"{len(library):,}"))
+        st.text("\n".join(printable(str(root)) for root in library.roots()))
     if may_index():
         _panel(texts, where, has_roots=library is not None)
     else:
@@ -202,5 +218,5 @@ def _outcome(texts: Texts, status: Status) -> None:
     )
     if summary.skipped:
         st.caption(texts.skipped.format(count=len(summary.skipped)))
-        lines = (f"{one.path}: {one.reason}" for one in summary.skipped[:MAX_SKIPPED_SHOWN])
+        lines = (f"{file.path}: {file.reason}" for file in summary.skipped[:MAX_SKIPPED_SHOWN])
         st.text("\n".join(printable(line) for line in lines))

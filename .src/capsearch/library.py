@@ -1,0 +1,1 @@
+../../capsearch/library.py
