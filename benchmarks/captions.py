@@ -1,28 +1,25 @@
-"""Quality of generated captions, beside the captions of the most similar training image.
+"""Quality of what models write about images.
 
-Quality of tags: precision, recall and F at five by COCO-CN's protocol, and calibration.
-
-Published figures of captions and tags, as the papers' tables have them.
+Captions: BLEU, METEOR, ROUGE-L and CIDEr-D, beside the captions of the most similar training image.
+Tags: precision, recall and F at five by COCO-CN's protocol, and calibration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from capsearch.encoders.calibrate.regression import expected_calibration_error
 from capsearch.encoders.data.dataset import CaptionDataset
-from capsearch.encoders.data.features import Report
 from capsearch.encoders.data.tag_labels import TagLabels, annotate, labels_of
 from capsearch.encoders.models.captioner import BATCH, BuiltInCaptioner
 from capsearch.encoders.models.image import ImageNetwork, check_backbone
 from capsearch.encoders.models.tagger import BuiltInTagger
 from capsearch.encoders.train.caption_metrics import References, all_scores, references_of
-from capsearch.encoders.train.feature_maps import EncodedImages, load_feature_maps
+from capsearch.encoders.train.feature_maps import EncodedImages
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import precision_recall_f
 from capsearch.engine.records import Vectors
@@ -42,13 +39,6 @@ class CaptionRow:
     scores: Mapping[str, float]
     ms_per_image: float | None = None  # of all languages together; None for the baseline
     examples: tuple[tuple[str, str], ...] = ()  # (image id, caption)
-
-
-def encode(
-    backbone: ImageNetwork, data: CaptionDataset, cache: Path, report: Report | None = None
-) -> EncodedImages:
-    """A split's feature maps; those of the training of a captioner are reused."""
-    return load_feature_maps(backbone, data, cache, report)
 
 
 def evaluate(
@@ -198,70 +188,3 @@ def _tagged(labels: TagLabels) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         [row for row in np.flatnonzero(labels.captioned).tolist() if len(labels.positives[row])],
         np.int64,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """A paper's figures by model, and the setting they were measured in."""
-
-    title: str
-    language: str
-    setting: str  # how it differs from ours
-    rows: Mapping[str, Mapping[str, float]]
-
-
-def _cococn(bleu: float, meteor: float, rouge: float, cider: float) -> dict[str, float]:
-    values = {"BLEU-4": bleu, "METEOR": meteor, "ROUGE-L": rouge, "CIDEr-D": cider}
-    return {name: round(value / 100, 3) for name, value in values.items()}
-
-
-def _figures(*values: float | None) -> dict[str, float]:
-    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr; None where the paper has none."""
-    names = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D")
-    pairs = zip(names, values, strict=True)
-    return {name: value for name, value in pairs if value is not None}
-
-
-CAPTION_TABLES = (
-    PublishedTable(
-        "COCO-CN tables VIII and XIII",
-        "zh",
-        "1,000 test images with six references; CIDEr; words of BosonNLP",
-        {
-            "COCO-CN": _cococn(31.7, 27.2, 52.0, 84.6),
-            "COCO-Mixed": _cococn(29.8, 28.6, 50.3, 86.8),
-            "transfer": _cococn(33.7, 28.2, 52.9, 89.2),
-            "artificial token": _cococn(31.8, 26.9, 51.5, 85.4),
-            "sequential": _cococn(36.7, 29.5, 55.0, 98.4),
-            "image + tags": _cococn(31.3, 30.1, 53.2, 90.0),
-        },
-    ),
-    PublishedTable(
-        "Miyazaki 2016 table 2",
-        "ja",
-        "2,000 test images with about five references",
-        {
-            "monolingual": _figures(0.715, 0.573, 0.468, 0.379, None, 0.616, 0.580),
-            "alternate": _figures(0.709, 0.565, 0.460, 0.370, None, 0.611, 0.568),
-            "transfer": _figures(0.717, 0.574, 0.469, 0.380, None, 0.619, 0.625),
-        },
-    ),
-    PublishedTable(
-        "Mao 2015 table 4, Karpathy 2016 table 3",
-        "en",
-        "COCO test images with five references",
-        {
-            "m-RNN": _figures(0.668, 0.488, 0.342, 0.239, 0.221, 0.489, 0.729),
-            "m-RNN, beam": _figures(0.680, 0.506, 0.369, 0.272, 0.225, 0.499, 0.791),
-            "multimodal RNN": _figures(0.625, 0.450, 0.321, 0.230, 0.195, None, 0.660),
-            "nearest neighbour": _figures(0.480, 0.281, 0.166, 0.100, 0.157, None, 0.38),
-        },
-    ),
-)
-
-# COCO-CN table IV: precision, recall and F of the five best Chinese tags, 1,000 test images.
-TAG_TABLE: Mapping[str, tuple[float, float, float]] = {
-    "MLP trained on COCO-CN": (0.477, 0.576, 0.503),
-    "multi-task MLP": (0.482, 0.583, 0.508),
-    "cascading MLP": (0.491, 0.594, 0.517),
-}

@@ -81,6 +81,7 @@ class RetrievalOptions:
 
     weight: float | None = None
     all_descriptions: bool = False  # CL by the best of all captions, not by the first
+    unknown_words: bool = False  # only queries with a word outside the model's vocabulary
 
 
 DEFAULTS = RetrievalOptions()

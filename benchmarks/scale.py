@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 import resource
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from numpy.typing import NDArray
 
 from capsearch.benchmarks import scale_collection, timing
 from capsearch.benchmarks import scale_collection as scale_truth
-from capsearch.benchmarks.report import check_plot
 from capsearch.benchmarks.scale_collection import (
     SHARES,
     caption_languages,
@@ -45,7 +43,6 @@ from capsearch.benchmarks.scale_collection import (
 from capsearch.benchmarks.timing import Measurement, Unit, figure, latency, query_command, run_timed
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
-from capsearch.engine.errors import DataProblem
 from capsearch.engine.protocols import NewDocument
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Mode, Vectors
@@ -465,41 +462,3 @@ def _disk_mb(folder: Path) -> float:
     """Without the features, which are holes in a file here."""
     files = [one for one in folder.iterdir() if not one.name.startswith("features")]
     return sum(one.stat().st_size for one in files) / 1e6
-
-
-_NAME = re.compile(r"(?P<size>[\d,]+)(?P<vectors> vectors)?: (?P<what>.+)")
-_SHOWN = ("CM", "CLM")  # of whole searches; of vectors, everything
-
-
-def curves(measured: Sequence[Measurement]) -> Mapping[str, Sequence[tuple[int, float]]]:
-    """(images, p50 in ms) of every kind of search."""
-    found: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for one in measured:
-        name = _NAME.fullmatch(one.name)
-        if one.part != PART or one.unit != "ms" or name is None:
-            continue
-        if name["vectors"] or name["what"] in _SHOWN:
-            label = f"{name['what']}, vectors alone" if name["vectors"] else name["what"]
-            found[label].append((int(name["size"].replace(",", "")), one.p50))
-    return found
-
-
-def save_scale_plot(measured: Sequence[Measurement], path: Path) -> None:
-    """Writes the plot; what `check_plot` raises, and DataProblem without any measurement."""
-    check_plot(path)
-    from matplotlib.figure import Figure
-
-    lines = curves(measured)
-    if not lines:
-        raise DataProblem("a plot shows --part scale, which was not measured; add it")
-    canvas = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = canvas.subplots()
-    for label, points in lines.items():
-        sizes, times = zip(*sorted(points), strict=True)
-        ours = "vectors" not in label or label.startswith("capsearch")
-        axes.loglog(sizes, times, marker="o", label=label, linestyle="-" if ours else "--")
-    axes.set_xlabel("images")
-    axes.set_ylabel("p50, ms")
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(fontsize="small")
-    canvas.savefig(path, dpi=110)

@@ -40,7 +40,6 @@ RESEARCH = ("capsearch.encoders.data", "capsearch.encoders.train", "capsearch.en
 # `capsearch bench` is a command like any other, and its modules are how ui reaches benchmarks.
 EXCEPTIONS = {
     ("ui/cli/bench.py", "benchmarks"),
-    ("ui/cli/bench_heads.py", "benchmarks"),
     ("ui/cli/models.py", "benchmarks"),
     ("capsearch/__main__.py", "ui"),
 }

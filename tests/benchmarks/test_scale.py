@@ -7,7 +7,7 @@ from capsearch.benchmarks import scale, scale_collection
 from capsearch.benchmarks import scale as peers
 from capsearch.benchmarks import scale as scale_steps
 from capsearch.benchmarks import scale_collection as scale_truth
-from capsearch.benchmarks.scale import curves, save_scale_plot
+from capsearch.benchmarks.report import save_scale_plot, scale_curves
 from capsearch.benchmarks.scale_collection import CAPTIONS_PER_IMAGE, ScaleVectors
 from capsearch.benchmarks.timing import Measurement
 from capsearch.encoders.models import registry
@@ -109,7 +109,7 @@ def test_a_plot_has_a_curve_for_each_search(tmp_path):
         line("10,000 vectors: numpy"),
         line("10,000: codes made", "s"),
     ]
-    assert curves(lines) == {
+    assert scale_curves(lines) == {
         "CM": [(1000, 2.0), (10_000, 2.0)],
         "numpy, vectors alone": [(10_000, 2.0)],
     }

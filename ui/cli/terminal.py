@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -16,16 +15,7 @@ import click
 from capsearch.ui.values import HIDDEN, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from capsearch.indexer.sources.scan import Skipped
-
-
-def console() -> Console:
-    """For tables on stdout; 120 columns in a pipe, so that no table is cut."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def print_json(value: object) -> None:
@@ -54,6 +44,11 @@ def _plain_value(value: object) -> object:
 def remark(text: str) -> None:
     """Print a line on stderr."""
     click.echo(printable(text), err=True)
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Rows with aligned columns on stdout."""
+    click.echo("\n".join(aligned(rows)))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
