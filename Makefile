@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check --quiet
+DATA_PACKAGES := encoders/unidic/pyproject.toml encoders/weights/pyproject.toml
 PACKAGES := capsearch engine encoders indexer ui benchmarks
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
 export CHROMIUM
@@ -42,7 +43,7 @@ bench: $(VENV)/.test  ## retrieval figures: make bench DATA=folder SPLIT=name
 	@$(BIN)/capsearch bench retrieval --data "$(DATA)" $(if $(SPLIT),--split "$(SPLIT)")
 
 clean:  ## remove everything these targets created
-	rm -rf $(VENV) .demo build dist *.egg-info encoders/weights*/build encoders/weights*/*.egg-info .mypy_cache .ruff_cache .pytest_cache tests/output
+	rm -rf $(VENV) .demo build dist *.egg-info encoders/*/build encoders/*/*.egg-info .mypy_cache .ruff_cache .pytest_cache tests/output
 	find $(PACKAGES) tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: a second run installs nothing unless pyproject.toml or the constraints changed.
@@ -56,11 +57,11 @@ $(VENV)/.venv:
 	@touch $@
 
 # --no-deps: only the image files of these two packages are used.
-$(VENV)/.demo: pyproject.toml encoders/weights/pyproject.toml $(VENV)/.venv
-	$(PIP) install --editable encoders/weights --editable .
+$(VENV)/.demo: pyproject.toml $(DATA_PACKAGES) $(VENV)/.venv
+	$(PIP) install ./encoders/unidic --editable encoders/weights --editable .
 	$(PIP) install --no-deps scikit-image scikit-learn
 	@touch $@
 
-$(VENV)/.test: pyproject.toml encoders/weights/pyproject.toml requirements/constraints.txt $(VENV)/.venv
-	$(PIP) install --constraint requirements/constraints.txt --editable encoders/weights --editable ".[ui,train,clip,heif,jxl,elastic,bench]" --group test
+$(VENV)/.test: pyproject.toml $(DATA_PACKAGES) requirements/constraints.txt $(VENV)/.venv
+	$(PIP) install --constraint requirements/constraints.txt ./encoders/unidic --editable encoders/weights --editable ".[ui,train,clip,heif,jxl,elastic,bench]" --group test
 	@touch $@

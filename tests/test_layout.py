@@ -71,7 +71,7 @@ def modules(folder: str) -> list[Path]:
     return sorted(
         path
         for path in (ROOT / folder).rglob("*.py")
-        if not {"weights", "weights-more"} & set(path.parts)
+        if not {"unidic", "weights", "weights-more"} & set(path.parts)
     )
 
 

@@ -134,7 +134,7 @@ def _whole_dictionary() -> Dictionary:
 
 @dataclass(frozen=True)
 class JapaneseTokenizer:
-    """MeCab (fugashi) with unidic-lite; words in their dictionary form (寝て -> 寝る)."""
+    """MeCab (fugashi) with unidic-lite, reduced; words in their dictionary form (寝て -> 寝る)."""
 
     language: str = "ja"
     version: str = "ja-unidic-lite1.0.8-1"
@@ -148,9 +148,9 @@ class JapaneseTokenizer:
     @cached_property
     def _mecab(self) -> Any:
         import fugashi
-        import unidic_lite
+        from capsearch_unidic import DICDIR
 
-        return fugashi.Tagger(f'-d "{unidic_lite.DICDIR}"')
+        return fugashi.Tagger(f'-d "{DICDIR}"')
 
 
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {

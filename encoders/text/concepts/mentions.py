@@ -142,11 +142,11 @@ def japanese_words(text: str) -> list[Word]:
 
 @cache
 def mecab() -> Any:
-    """MeCab with unidic-lite, loaded once."""
+    """MeCab with the tokenizer's dictionary, loaded once."""
     import fugashi
-    import unidic_lite
+    from capsearch_unidic import DICDIR
 
-    return fugashi.Tagger(f'-d "{unidic_lite.DICDIR}"')
+    return fugashi.Tagger(f'-d "{DICDIR}"')
 
 
 def _words(text: str, language: str) -> tuple[list[Word], int]:
