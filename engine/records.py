@@ -54,8 +54,8 @@ class Tag:
     label: str
     language: str
     confidence: float
-    source: str
-    concept: str = ""
+    source: str = field(repr=False)
+    concept: str = field(default="", repr=False)
 
     @property
     def generated(self) -> bool:
