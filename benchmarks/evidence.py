@@ -30,7 +30,6 @@ from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.scores import Queries, encode_queries
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence import Evidence, EvidenceModel, Floats
-from capsearch.engine.fusion import ConvexCombination
 from capsearch.engine.metrics import Relevance, first_ranks, mean_reciprocal_rank
 
 FIRST = 10  # hits that the calibration error is measured on
@@ -116,7 +115,7 @@ def _share_row(
     captions: int,
 ) -> ShareRow:
     calibrated = np.stack([values for values, _ in _answers(model, scenario)])
-    fusion = ConvexCombination(model.text.clm_weight(language), model.text.cl_floor(language))
+    fusion = model.text.convex(language)
     convex = np.stack(
         [
             fusion.scores(Evidence.of(len(image), image=image, caption=caption))

@@ -33,6 +33,7 @@ from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.scores import encode_queries, score_matrix
 from capsearch.encoders.text.concepts import Concept, by_id
 from capsearch.encoders.text.concepts.mentions import plural, with_article
+from capsearch.encoders.text.requests import subject
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import (
     Figure,
@@ -353,7 +354,7 @@ def _scores(
     model: Model, photos: LabelledImages, texts: Sequence[str], language: str, cosine: bool
 ) -> Scores | Floats:
     """(Q, N) what a search ranks by, or cosines alone."""
-    subjects = [model.text.subject(text, language) for text in texts]
+    subjects = [subject(text, language) for text in texts]
     queries = encode_queries(model.text, subjects, language)
     documents = photos.data.documents(np.arange(len(photos.data.images)))
     if cosine:

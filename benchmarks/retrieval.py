@@ -208,7 +208,7 @@ def _caption_rows(
     if not len(queries.image_rows):
         return
     documents = Documents(split.images[images], descriptions.among(images), other)
-    weight = model.text.clm_weight(language) if options.weight is None else options.weight
+    weight = model.text.convex(language).weight if options.weight is None else options.weight
     for mode in ("cl", "clm"):
         scores = score_matrix(model, queries.queries(language), documents, mode, weight)
         row = ResultRow(split.name, language, mode, other, "t2i", 0, 0, {})

@@ -38,6 +38,7 @@ from capsearch.encoders.models.calibration import DocumentBank
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.text import stored_evidence
 from capsearch.encoders.text import concepts
+from capsearch.encoders.text.concepts.mentions import mentioned
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Vectors
@@ -198,7 +199,7 @@ def _concepts(model: Model, texts: Sequence[tuple[str, Sequence[str]]]) -> list[
         max(sorted(ids), key=lambda one: len(concepts.narrower(one)))
         for language, some in texts
         for text in some
-        for ids in model.text.concepts(text, language)
+        for ids in mentioned(text, language)
     )
     chosen = [one for one, _ in named.most_common(_NAMED)]
     others = sorted(concepts.all_concepts().keys() - named.keys())

@@ -180,7 +180,7 @@ class Library(AbstractContextManager["Library"]):
 
     def captioned(self) -> bool:
         """Whether any caption can be searched."""
-        return self._collection().backend.captioned()
+        return self._collection().backend.stats().captioned
 
     def roots(self) -> tuple[Path, ...]:
         """The folders indexed so far."""

@@ -23,14 +23,14 @@ from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.evidence import (
     Evidence,
     EvidenceModel,
-    NamedConcepts,
     contributions,
     is_rare,
     tag_score,
     word_weight,
 )
-from capsearch.engine.protocols import Found
-from capsearch.engine.query import ConceptTable, EncodedQuery, tag_facets
+from capsearch.engine.fusion import ConvexCombination
+from capsearch.engine.protocols import Found, Stats
+from capsearch.engine.query import ConceptTable, EncodedQuery, Understood, phrases, tag_facets
 from capsearch.engine.records import (
     GENERATED,
     LANGUAGES,
@@ -42,7 +42,6 @@ from capsearch.engine.records import (
     Filters,
     ImageFeatures,
     Pixels,
-    Source,
     Tag,
     Vectors,
 )
@@ -65,9 +64,9 @@ class FakeBackend:
     def __len__(self) -> int:
         return len(self._searchable())
 
-    def captioned(self) -> bool:
-        """Whether any caption has a vector."""
-        return bool(self.captions)
+    def stats(self) -> Stats:
+        """Documents that can be found, and whether any caption has a vector."""
+        return Stats(len(self), bool(self.captions))
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -94,8 +93,6 @@ class FakeBackend:
             if scores[row] > -np.inf and scores[row] >= query.min_score
         ]
         found.sort(key=lambda one: (-one.score, one.document.record.id))
-        if found and found[0].score < query.min_best:
-            return ()
         return tuple(found[offset : offset + limit])
 
     def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -382,63 +379,54 @@ class FakeTextEncoder:
             return "ja"
         return "zh" if re.search("[\u4e00-\u9fff]", text) else "en"
 
-    def subject(self, text: str, language: str) -> str:
+    def convex(self, language: str) -> ConvexCombination:
+        """The same for all languages."""
+        return ConvexCombination(self.weight, self.floor)
+
+    def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
+        """The one given, for all queries."""
+        return self.evidence
+
+    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
+        """All words of a sentence that names no concept."""
+        return () if np.any(_concept_counts(text, language)) else tuple(text.split())
+
+    def understand(self, text: str, language: str | None = None) -> Understood:
         """What is asked for with "show me"."""
-        return text.removeprefix("show me ")
+        language = language or self.detect(text)
+        asked = text.removeprefix("show me ")
+        quoted = (self.words(phrase) for phrase in phrases(text))
+        return Understood(
+            language=language,
+            vectors=self.encode([asked], language),
+            keywords=tuple(dict.fromkeys(self.words(asked))),
+            phrases=tuple(words for words in quoted if words),
+            concepts=_concepts(asked, self.detect(asked)),
+            convex=self.convex(language),
+            model=self.evidence_model(asked, language),
+            background={"image": 0.0, "caption": 0.0},
+        )
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Unit vectors of the concepts named; zero and not known where there is none."""
         if language not in self.languages:
-            raise UnknownLanguage(f"no model reads '{language}'")
+            known = ", ".join(self.languages)
+            raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
         counts = np.zeros((len(texts), len(CONCEPTS)), np.float32)
         for row, text in enumerate(texts):
             counts[row] = _concept_counts(text, language)
         colours = np.roll(counts[:, : len(COLOURS)], self.turn, axis=1)
-        known = tuple(bool(row.any()) for row in counts)
-        return EncodedText(as_query(unit(colours)), as_query(unit(counts)), known)
+        known_rows = tuple(bool(row.any()) for row in counts)
+        return EncodedText(as_query(unit(colours)), as_query(unit(counts)), known_rows)
 
     def as_documents(self, captions: Vectors) -> Vectors:
         """Captions have a hubness penalty for the red in them."""
         concepts = strip_bias(captions)
         return as_document(concepts, self.penalty * concepts[:, _RED])
 
-    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
-        """All words of a sentence that names no concept."""
-        return () if np.any(_concept_counts(text, language)) else tuple(text.split())
-
-    def clm_weight(self, language: str) -> float:
-        """The same for all languages."""
-        return self.weight
-
-    def cl_floor(self, language: str) -> float:
-        """The same for all languages."""
-        return self.floor
-
-    def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
-        """The one given, for all queries."""
-        return self.evidence
-
-    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
-        """Nothing scores on an empty bank."""
-        return {"image": 0.0, "caption": 0.0}
-
     def words(self, text: str) -> tuple[str, ...]:
         """Lower-case words."""
         return tuple(re.findall(r"\w+", text.lower()))
-
-    def keywords(self, text: str) -> tuple[str, ...]:
-        """Lower-case words, each once."""
-        return tuple(dict.fromkeys(self.words(text)))
-
-    def named(self, text: str, language: str) -> NamedConcepts | None:
-        """Nothing: it has no classifiers."""
-        return None
-
-    def concepts(self, text: str, language: str) -> tuple[frozenset[str], ...]:
-        """The colours and things that a text names."""
-        counts = _concept_counts(text, self.detect(text))
-        names = [names[0] for names, count in zip(CONCEPTS, counts, strict=True) if count]
-        return tuple(frozenset({_CONCEPT_IDS.get(name, name)}) for name in names)
 
 
 @dataclass(slots=True)
@@ -514,6 +502,13 @@ def _quarters(pixels: Pixels) -> Iterator[Pixels]:
     middle = len(pixels) // 2
     for rows in (pixels[:middle], pixels[middle:]):
         yield from (rows[:, :middle], rows[:, middle:])
+
+
+def _concepts(text: str, language: str) -> tuple[frozenset[str], ...]:
+    """The colours and things that a text names."""
+    counts = _concept_counts(text, language)
+    names = [names[0] for names, count in zip(CONCEPTS, counts, strict=True) if count]
+    return tuple(frozenset({_CONCEPT_IDS.get(name, name)}) for name in names)
 
 
 def _concept_counts(text: str, language: str) -> Vectors:

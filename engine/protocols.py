@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from capsearch.engine.evidence import EvidenceModel, NamedConcepts
-from capsearch.engine.query import EncodedQuery
+from capsearch.engine.evidence import EvidenceModel
+from capsearch.engine.fusion import ConvexCombination
+from capsearch.engine.query import EncodedQuery, Understood
 from capsearch.engine.records import (
     Caption,
     Contributions,
@@ -17,7 +18,6 @@ from capsearch.engine.records import (
     Filters,
     ImageFeatures,
     Pixels,
-    Source,
     Tag,
     Vectors,
 )
@@ -104,21 +104,19 @@ class TextEncoder(Protocol):
         ...
 
     @property
-    def dimension(self) -> int:
-        """D, the width of an image vector: the shared space and the penalty."""
-        ...
-
-    @property
     def caption_dimension(self) -> int:
         """C, the width of a caption vector, penalty included."""
         ...
 
     def detect(self, text: str) -> str:
-        """The language a text is taken for when nobody said."""
+        """The language that a text is taken for when nobody said."""
         ...
 
-    def subject(self, text: str, language: str) -> str:
-        """What a query asks for: the cat of "where is the cat?"; any other text is itself."""
+    def understand(self, text: str, language: str | None = None) -> Understood:
+        """The text of a query, in the language that it is detected to be in when None is given.
+
+        UnknownLanguage for a language it does not read.
+        """
         ...
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
@@ -129,40 +127,20 @@ class TextEncoder(Protocol):
         """(N, C) `EncodedText.caption` of sentences that describe images, for an index."""
         ...
 
-    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
-        """Words of a sentence that are not in its vocabulary; it may guess them all the same."""
-        ...
-
-    def clm_weight(self, language: str) -> float:
-        """The weight of CL in the convex combination that validated best for this language."""
-        ...
-
-    def cl_floor(self, language: str) -> float:
-        """The mean score of unrelated captions: CL of a document that has none."""
+    def convex(self, language: str) -> ConvexCombination:
+        """The convex combination of CL and CM that validated best for queries in a language."""
         ...
 
     def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
         """What calibration fitted for such a query; None if it never ran."""
         ...
 
-    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
-        """What one encoded query scores on the model's banks of unrelated images and captions."""
-        ...
-
-    def named(self, text: str, language: str) -> NamedConcepts | None:
-        """Classifiers of what a query names, with their background; None where it has none."""
+    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
+        """Words of a sentence that are not in its vocabulary; it may guess them all the same."""
         ...
 
     def words(self, text: str) -> tuple[str, ...]:
-        """Folded tokens of a document's text or of a quoted phrase, in order."""
-        ...
-
-    def keywords(self, text: str) -> tuple[str, ...]:
-        """The folded tokens that a query looks for, each once."""
-        ...
-
-    def concepts(self, text: str, language: str) -> tuple[frozenset[str], ...]:
-        """What a query names: the ids of each concept and of all narrower ones."""
+        """Folded tokens of what is written about a document, in order."""
         ...
 
 
@@ -234,6 +212,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Stats:
+    """What a search must know of a backend before it fuses evidence."""
+
+    documents: int  # that `search` can find
+    captioned: bool  # whether any of them has a caption that can be searched
+
+
+@dataclass(frozen=True, slots=True)
 class NewDocument:
     """A document to write, with its vectors."""
 
@@ -256,8 +242,8 @@ class Backend(Protocol):
         """How many documents `search` can find."""
         ...
 
-    def captioned(self) -> bool:
-        """Whether any document has a caption that can be searched."""
+    def stats(self) -> Stats:
+        """Counts, as of now."""
         ...
 
     def search(

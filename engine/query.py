@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.evidence import NamedConcepts
-from capsearch.engine.fusion import Fusion
-from capsearch.engine.records import MODES, Facet, Filters, Mode, Pixels, Vectors
+from capsearch.engine.evidence import EvidenceModel, NamedConcepts
+from capsearch.engine.fusion import ConvexCombination, Fusion
+from capsearch.engine.records import (
+    MODES,
+    EncodedText,
+    Facet,
+    Filters,
+    Mode,
+    Pixels,
+    Source,
+    Vectors,
+)
 
 _QUOTED = re.compile(r'["“”„]([^"“”„]+)["“”]|「([^「」]+)」|『([^『』]+)』')
 
@@ -42,12 +51,6 @@ class Query:
     limit: int = 10
     offset: int = 0
 
-    @property
-    def phrases(self) -> tuple[str, ...]:
-        """The quoted parts, which must occur."""
-        found = (next(part for part in match if part) for match in _QUOTED.findall(self.text))
-        return tuple(part.strip() for part in found if part.strip())
-
     def check(self) -> None:
         """InvalidQuery for nothing to search for, an impossible mode, or numbers out of range."""
         if self.image is not None and self.like is not None:
@@ -67,6 +70,27 @@ class Query:
             raise InvalidQuery(f"the image's weight lies between 0 and 1, not {self.image_weight}")
 
 
+def phrases(text: str) -> tuple[str, ...]:
+    """The quoted parts of a query, which must occur."""
+    quoted = (next(part for part in match if part) for match in _QUOTED.findall(text))
+    return tuple(part.strip() for part in quoted if part.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What a text encoder makes of the text of a query, once; a search asks it nothing else."""
+
+    language: str
+    vectors: EncodedText  # (1, D) and (1, C) of what is asked for
+    keywords: tuple[str, ...]  # folded tokens that it looks for, each once
+    phrases: tuple[tuple[str, ...], ...]  # folded tokens of its quoted parts, in order
+    concepts: tuple[frozenset[str], ...]  # for each thing named, the ids of it and what is narrower
+    convex: ConvexCombination  # with the weight that validated best
+    model: EvidenceModel | None = None  # what calibration fitted for such a query, if it ever ran
+    background: Mapping[Source, float] = field(default_factory=dict)  # on unrelated documents
+    named: NamedConcepts | None = None  # classifiers of the things named, with their background
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedQuery:
     """A query as a backend gets it: vectors, words, and how evidence becomes a score.
@@ -83,7 +107,6 @@ class EncodedQuery:
     phrases: tuple[tuple[str, ...], ...] = ()  # folded tokens that must occur, in this order
     caption_offsets: Mapping[str, float] = field(default_factory=dict)  # by caption language
     min_score: float = float("-inf")  # of a hit, in the fusion's own unit: log-odds or score
-    min_best: float = float("-inf")  # of the best hit: below it there are no hits
     named: NamedConcepts | None = None  # adds to the scores of image vectors
 
     def image_bound(self) -> tuple[Vectors, float]:

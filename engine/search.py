@@ -1,39 +1,62 @@
-"""CM, CL and CLM search over any backend."""
+"""CM, CL and CLM search over any backend: a query is understood, encoded, searched and cut off."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
-from capsearch.engine.errors import InvalidQuery, UnknownLanguage
-from capsearch.engine.evidence import SOURCES, NamedConcepts
+from capsearch.engine.errors import InvalidQuery
+from capsearch.engine.evidence import SOURCES, EvidenceModel
 from capsearch.engine.fusion import (
     CalibratedEvidence,
     ConvexCombination,
-    EvidenceModel,
     Fusion,
     SingleSource,
     without,
 )
 from capsearch.engine.protocols import Backend, Found, ImageEncoder, TextEncoder
-from capsearch.engine.query import EncodedQuery, Query
-from capsearch.engine.records import Document, EncodedText, Hit, Mode, SearchResult, Vectors
+from capsearch.engine.query import EncodedQuery, Query, Understood
+from capsearch.engine.records import Document, Hit, Mode, SearchResult, Unit, Vectors
 from capsearch.engine.vectors import blend, similarity_query
 
 
 @dataclass(frozen=True, slots=True)
-class _Understood:
-    """A query after encoding, and what was made of it."""
+class Cutoffs:
+    """The least scores as users see them: of a hit, of the best hit, and of a best hit that a
+    model has described. Below that of the best, there are no hits."""
+
+    hit: float
+    best: float
+    described: float
+
+    @classmethod
+    def of(cls, asked: float | None, model: EvidenceModel | None) -> Cutoffs | None:
+        """What a query asks for, or else what calibration fitted."""
+        if asked is not None:
+            return cls(asked, asked, asked)
+        if model is None:
+            return None
+        return cls(model.tail_cutoff, model.cutoff, model.best_cutoff(described=True))
+
+    def of_best(self, document: Document) -> float:
+        """That of the best hit."""
+        generated = [caption.generated for caption in document.captions]
+        generated += [tag.generated for tag in document.tags]
+        return self.described if any(generated) else self.best
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A query as a backend gets it, and what its result says about it."""
 
     encoded: EncodedQuery
-    language: str | None
     mode: Mode
-    min_score: float | None  # as users see it
+    cutoffs: Cutoffs | None = None
+    language: str | None = None
     warnings: tuple[str, ...] = ()
-    min_described: float | None = None  # of a best hit that a model has described, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +75,20 @@ class SearchEngine:
         """
         query.check()
         started = perf_counter()
-        understood = self._understand(query)
+        plan = self._plan(query)
         encoded = perf_counter()
-        # One more than the page tells whether there is another page.
-        found = self.backend.search(
-            understood.encoded, query.filters, query.limit + 1, query.offset
-        )
-        if found and understood.min_described is not None:
-            best = found[0]
-            if query.offset:
-                best = self.backend.search(understood.encoded, query.filters, 1)[0]
-            understood = _of_described(understood, best.document)
-            if best.score < understood.encoded.min_best:
-                found = ()
+        found, min_score = self._page(query, plan)
         done = perf_counter()
-        fusion = understood.encoded.fusion
+        fusion = plan.encoded.fusion
         return SearchResult(
             hits=_hits(found[: query.limit], fusion, query.offset),
             more=len(found) > query.limit,
-            language=understood.language,
-            mode=understood.mode,
+            language=plan.language,
+            mode=plan.mode,
             weight=fusion.weight if isinstance(fusion, ConvexCombination) else None,
             unit=fusion.unit,
-            min_score=understood.min_score,
-            warnings=understood.warnings,
+            min_score=min_score,
+            warnings=plan.warnings,
             timings_ms={
                 "encode": 1e3 * (encoded - started),
                 "search": 1e3 * (done - encoded),
@@ -84,96 +97,42 @@ class SearchEngine:
 
     def encoded(self, query: Query) -> EncodedQuery:
         """What a query becomes for the backend."""
-        return self._understand(query).encoded
+        return self._plan(query).encoded
 
-    def _understand(self, query: Query) -> _Understood:
+    def _page(self, query: Query, plan: Plan) -> tuple[tuple[Found, ...], float | None]:
+        """The hits, one more than a page if there is another page; and the cut-off of the best."""
+        search, cutoffs = self.backend.search, plan.cutoffs
+        found = search(plan.encoded, query.filters, query.limit + 1, query.offset)
+        if cutoffs is None:
+            return found, None
+        if not found:
+            return (), cutoffs.best
+        best = search(plan.encoded, query.filters, 1)[0] if query.offset else found[0]
+        for least in (cutoffs.best, cutoffs.of_best(best.document)):
+            if best.score < _limit(least, plan.encoded.fusion.unit):
+                return (), least
+        return found, least
+
+    def _plan(self, query: Query) -> Plan:
         image = self._image_vector(query)
         if not query.text.strip():
             assert image is not None  # Query.check saw to it
-            encoded = EncodedQuery(SingleSource("image"), image=image)
-            return _cut(_Understood(encoded, None, "cm", query.min_score), None)
-        language = self._language(query)
-        subject = self.text_encoder.subject(query.text, language)
-        text = self.text_encoder.encode([subject], language)
-        mode: Mode = query.mode
-        fitted = None  # beside a weight or an image, nothing is
-        if query.weight is None and image is None:
-            fitted = self.text_encoder.evidence_model(subject, language)
-        if mode == "clm" and not self.backend.captioned():
-            if fitted is None:
-                mode = "cm"  # nothing to fuse with
-            else:
-                fitted = without(fitted, "caption", "generated")
-        named = None if mode == "cl" else self._named(subject, language, fitted)
-        fusion, model = self._fusion(query, text, language, mode, fitted, named)
-        words = self.text_encoder.keywords(subject) if "words" in fusion.sources else ()
-        tagged = "tag" in fusion.sources
-        phrases = (self.text_encoder.words(one) for one in query.phrases)
-        encoded = EncodedQuery(
-            fusion=fusion,
-            image=_visual(text, image, query.image_weight) if mode != "cl" else None,
-            caption=text.caption[0] if "caption" in fusion.sources else None,
-            caption_offsets=model.caption_offsets if model else {},
-            words=words,
-            concepts=self.text_encoder.concepts(subject, language) if tagged else (),
-            phrases=tuple(one for one in phrases if one),  # stop words alone fold to nothing
-            named=named,
-        )
-        warnings = tuple(self._warnings(text, language, query))
-        return _cut(_Understood(encoded, language, mode, query.min_score, warnings), model)
-
-    def _language(self, query: Query) -> str:
-        language = query.language or self.text_encoder.detect(query.text)
-        if language not in self.text_encoder.languages:
-            known = ", ".join(self.text_encoder.languages)
-            raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
-        return language
-
-    def _named(
-        self, subject: str, language: str, model: EvidenceModel | None
-    ) -> NamedConcepts | None:
-        """What the query names, with the weight that it has in the score of an image."""
-        if model is None or not model.concept_weight:
-            return None
-        found = self.text_encoder.named(subject, language)
-        return found and found.weighted(model.concept_weight)
-
-    def _fusion(
-        self,
-        query: Query,
-        text: EncodedText,
-        language: str,
-        mode: Mode,
-        model: EvidenceModel | None,
-        named: NamedConcepts | None,
-    ) -> tuple[Fusion, EvidenceModel | None]:
-        """How this query's evidence is fused, and the model behind it if it is calibrated."""
-        if mode == "cl":
-            return SingleSource("caption"), None
+            cutoffs = Cutoffs.of(query.min_score, None)
+            least = _least(cutoffs, "score")
+            return Plan(EncodedQuery(SingleSource("image"), image, min_score=least), "cm", cutoffs)
+        text = self.text_encoder.understand(query.text, query.language)
+        stats = self.backend.stats()
+        # Beside a weight or an image, nothing was fitted.
+        fitted = text.model if query.weight is None and image is None else None
+        mode, model = _fused(query.mode, fitted, stats.captioned)
         if model is None:
-            return self._uncalibrated(query, language, mode), None
-        if mode == "cm":
-            model = without(model, *(one for one in SOURCES if one != "image"))
-        background = dict(self.text_encoder.background(text))
-        if named is not None:
-            background["image"] += named.weight * named.background
-        return CalibratedEvidence(model, background, len(self.backend)), model
-
-    def _uncalibrated(self, query: Query, language: str, mode: Mode) -> Fusion:
-        """The convex combination; beside an image the captions count as much as the text does."""
-        if mode == "cm":
-            return SingleSource("image")
-        tuned = self.text_encoder.clm_weight(language)
-        weight = tuned if query.weight is None else query.weight
-        if query.image is not None or query.like is not None:
-            weight *= 1.0 - query.image_weight
-        return ConvexCombination(weight, self.text_encoder.cl_floor(language))
-
-    def _warnings(self, text: EncodedText, language: str, query: Query) -> Iterator[str]:
-        if not text.known[0]:
-            yield f"the {language} model knows nothing in {query.text!r}; only words are found"
-        if query.mode == "cl" and not self.backend.captioned():
-            yield "no image here has a caption; use mode cm, or index some captions"
+            fusion = _uncalibrated(query, text.convex, mode)
+        else:
+            fusion = _calibrated(text, model, stats.documents)
+        cutoffs = Cutoffs.of(query.min_score, model)
+        encoded = _encode(query, text, image, fusion, _least(cutoffs, fusion.unit))
+        warnings = tuple(_warnings(query, text, stats.captioned))
+        return Plan(encoded, mode, cutoffs, text.language, warnings)
 
     def _image_vector(self, query: Query) -> Vectors | None:
         if query.image is not None:
@@ -187,58 +146,84 @@ class SearchEngine:
         return similarity_query(vector)
 
 
-def _visual(text: EncodedText, image: Vectors | None, image_weight: float) -> Vectors:
-    return text.visual[0] if image is None else blend(image, text.visual[0], image_weight)
+def _fused(
+    mode: Mode, model: EvidenceModel | None, captioned: bool
+) -> tuple[Mode, EvidenceModel | None]:
+    """The mode that a query can have here, and the evidence of the model that it fuses."""
+    if mode == "cl":
+        return mode, None
+    if mode == "clm" and captioned:
+        return mode, model
+    if model is None:
+        return "cm", None  # nothing to fuse with
+    if mode == "clm":
+        return mode, without(model, "caption", "generated")
+    return mode, without(model, *(source for source in SOURCES if source != "image"))
 
 
-def _cut(understood: _Understood, model: EvidenceModel | None) -> _Understood:
-    """The cut-off as users see it and in the fusion's unit; calibrated models have defaults.
-
-    A plain score has no zero: 0 shows everything there too.
-    """
-    asked = understood.min_score
-    if asked is None and model is None:
-        return understood
-    if asked is None:
-        assert model is not None
-        least, best = model.tail_cutoff, model.cutoff
-    else:
-        least = best = asked
-    if understood.encoded.fusion.unit == "probability":
-        limits = _logit(least), _logit(best)
-    else:
-        limits = (least, best) if least > 0.0 else (float("-inf"), float("-inf"))
-    encoded = replace(understood.encoded, min_score=limits[0], min_best=limits[1])
-    described = model.best_cutoff(described=True) if model and asked is None else best
-    stricter = described if described > best else None
-    return replace(understood, encoded=encoded, min_score=best, min_described=stricter)
+def _uncalibrated(query: Query, convex: ConvexCombination, mode: Mode) -> Fusion:
+    """One source, or both; beside an image the captions count as much as the text does."""
+    if mode != "clm":
+        return SingleSource("image" if mode == "cm" else "caption")
+    weight = convex.weight if query.weight is None else query.weight
+    if query.image is not None or query.like is not None:
+        weight *= 1.0 - query.image_weight
+    return ConvexCombination(weight, convex.floor)
 
 
-def _of_described(understood: _Understood, best: Document) -> _Understood:
-    """With the cut-off of a best hit that a model has described, if it has."""
-    if understood.min_described is None or not _is_described(best):
-        return understood
-    encoded = replace(understood.encoded, min_best=_logit(understood.min_described))
-    return replace(understood, encoded=encoded, min_score=understood.min_described)
+def _calibrated(text: Understood, model: EvidenceModel, documents: int) -> Fusion:
+    background = dict(text.background)
+    if text.named is not None and model.concept_weight:
+        background["image"] += model.concept_weight * text.named.background
+    return CalibratedEvidence(model, background, documents)
 
 
-def _is_described(document: Document) -> bool:
-    return any(one.generated for one in document.captions) or any(
-        one.generated for one in document.tags
+def _encode(
+    query: Query, text: Understood, image: Vectors | None, fusion: Fusion, least: float
+) -> EncodedQuery:
+    """What the backend gets of a query with text: vectors and words of what is fused."""
+    visual, sources = text.vectors.visual[0], fusion.sources
+    if image is not None:
+        visual = blend(image, visual, query.image_weight)
+    model = fusion.model if isinstance(fusion, CalibratedEvidence) else None
+    named = text.named if model is not None and model.concept_weight else None
+    return EncodedQuery(
+        fusion=fusion,
+        image=None if query.mode == "cl" else visual,
+        caption=text.vectors.caption[0] if "caption" in sources else None,
+        caption_offsets=model.caption_offsets if model else {},
+        words=text.keywords if "words" in sources else (),
+        concepts=text.concepts if "tag" in sources else (),
+        phrases=text.phrases,
+        min_score=least,
+        named=named.weighted(model.concept_weight) if named and model else None,
     )
 
 
-def _logit(probability: float) -> float:
-    if probability <= 0.0:
+def _warnings(query: Query, text: Understood, captioned: bool) -> Iterator[str]:
+    if not text.vectors.known[0]:
+        yield f"the {text.language} model knows nothing in {query.text!r}; only words are found"
+    if query.mode == "cl" and not captioned:
+        yield "no image here has a caption; use mode cm, or index some captions"
+
+
+def _least(cutoffs: Cutoffs | None, unit: Unit) -> float:
+    """The least score of a hit, in the fusion's own unit."""
+    return float("-inf") if cutoffs is None else _limit(cutoffs.hit, unit)
+
+
+def _limit(cutoff: float, unit: Unit) -> float:
+    """A cut-off in a fusion's own unit: log-odds, or a score, where 0 shows everything."""
+    if cutoff <= 0.0:
         return float("-inf")
-    if probability >= 1.0:
-        return float("inf")
-    return float(np.log(probability) - np.log1p(-probability))
+    if unit == "score":
+        return cutoff
+    return float("inf") if cutoff >= 1.0 else float(np.log(cutoff) - np.log1p(-cutoff))
 
 
 def _hits(found: tuple[Found, ...], fusion: Fusion, offset: int) -> tuple[Hit, ...]:
-    shown = fusion.shown(np.array([one.score for one in found], float))
+    shown = fusion.shown(np.array([hit.score for hit in found], float))
     return tuple(
-        Hit(one.document, float(score), offset + at, one.contributions)
-        for at, (one, score) in enumerate(zip(found, shown, strict=True), start=1)
+        Hit(hit.document, float(score), rank, hit.contributions)
+        for rank, (hit, score) in enumerate(zip(found, shown, strict=True), start=offset + 1)
     )

@@ -106,7 +106,7 @@ def fit_evidence(
         described = list(sentences(data, language, bank, random))
         if not described:
             raise DataProblem(f"no {language} captions to calibrate with")
-        weight = encoder.clm_weight(language)
+        weight = encoder.convex(language).weight
         long = _fit(QuerySort(described, LOST_SENTENCES), described, weight, random)
         sorts = name_sorts(
             encoder, data, bank, language, names.get(language, {}), labelled, objects, random

@@ -31,13 +31,12 @@ from capsearch.encoders.data.layouts import LEFT_OUT_SOURCES, CaptionedImage
 from capsearch.encoders.models.tagger import TagName, TagVocabulary
 from capsearch.encoders.text import concepts
 from capsearch.encoders.text.concepts.mentions import (
-    Word,
     english_words,
-    japanese_words,
     longest_name,
     means_nothing,
 )
 from capsearch.encoders.text.languages import normalise, simplify
+from capsearch.encoders.text.tokenizers import Word, japanese_words
 from capsearch.engine.errors import MissingExtra, TrainingProblem, UnknownLanguage
 
 
@@ -123,7 +122,7 @@ def _jieba() -> Any:
     return jieba.posseg.POSTokenizer(jieba.Tokenizer())
 
 
-_SPLITTERS: Mapping[str, Callable[[str], list[Word]]] = {
+_SPLITTERS: Mapping[str, Callable[[str], Sequence[Word]]] = {
     "en": english_words,
     "zh": _chinese,
     "ja": japanese_words,

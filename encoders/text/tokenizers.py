@@ -7,13 +7,13 @@ dictionary, so that a newer package cannot change the tokens of an older model.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from Stemmer import Stemmer
 
@@ -132,6 +132,19 @@ def _whole_dictionary() -> Dictionary:
     return Dictionary(words, total)
 
 
+class Word(NamedTuple):
+    """A word of a sentence: as it stands there, and its dictionary form where they differ."""
+
+    surface: str
+    form: str = ""
+    kind: str = ""  # its part of speech, where it is known
+
+    @property
+    def base(self) -> str:
+        """The dictionary form."""
+        return self.form or self.surface
+
+
 @dataclass(frozen=True)
 class JapaneseTokenizer:
     """MeCab (fugashi) with unidic-lite, reduced; words in their dictionary form (寝て -> 寝る)."""
@@ -141,16 +154,28 @@ class JapaneseTokenizer:
 
     def tokens(self, text: str) -> tuple[str, ...]:
         """Dictionary forms in order, without punctuation."""
-        text = normalise(text)[:MAX_CHARACTERS].lower()
-        words = ((w.feature.orthBase or w.surface) for w in self._mecab(text))
-        return tuple(word for word in words if _WORD.search(word))
+        return self.tokens_of(japanese_words(text))
 
-    @cached_property
-    def _mecab(self) -> Any:
-        import fugashi
-        from capsearch_unidic import DICDIR
+    def tokens_of(self, words: Sequence[Word]) -> tuple[str, ...]:
+        """The tokens of a text that is already cut."""
+        return tuple(word.base for word in words if _WORD.search(word.base))
 
-        return fugashi.Tagger(f'-d "{DICDIR}"')
+
+def japanese_words(text: str) -> tuple[Word, ...]:
+    """All words of a text and its punctuation, with dictionary forms and parts of speech."""
+    return tuple(
+        Word(node.surface, node.feature.orthBase or "", f"{node.feature.pos1}-{node.feature.pos2}")
+        for node in mecab()(normalise(text)[:MAX_CHARACTERS].lower())
+    )
+
+
+@cache
+def mecab() -> Any:
+    """MeCab with its dictionary, loaded once."""
+    import fugashi
+    from capsearch_unidic import DICDIR
+
+    return fugashi.Tagger(f'-d "{DICDIR}"')
 
 
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from capsearch.encoders.data.dataset import CaptionDataset
-from capsearch.encoders.text.concepts.mentions import mecab
 from capsearch.encoders.text.languages import normalise, simplify
+from capsearch.encoders.text.tokenizers import mecab
 from capsearch.engine.errors import MissingExtra
 
 References = Mapping[str, Mapping[int, tuple[str, ...]]]  # language -> image row -> captions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsearch.encoders.text import concepts
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.protocols import Found
+from capsearch.engine.protocols import Found, Stats
 from capsearch.engine.query import EncodedQuery, tag_facets
 from capsearch.engine.records import Document, Facet, Facets, Filters, Vectors
 from capsearch.indexer.elastic import requests
@@ -41,9 +41,12 @@ class ElasticBackend:
     def __len__(self) -> int:
         return self.count(requests.SEARCHABLE)
 
-    def captioned(self) -> bool:
-        """Whether any caption has a vector."""
-        return bool(self.count(requests.CAPTIONED))
+    def stats(self) -> Stats:
+        """Documents that can be found, and whether any caption has a vector."""
+        asked = {"documents": requests.SEARCHABLE, "captioned": requests.CAPTIONED}
+        aggregations = {name: {"filter": clause} for name, clause in asked.items()}
+        counts = self.ask(size=0, track_total_hits=False, aggs=aggregations)["aggregations"]
+        return Stats(counts["documents"]["doc_count"], counts["captioned"]["doc_count"] > 0)
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -61,8 +64,6 @@ class ElasticBackend:
             required.append(requests.mentioned(matches))
         search = Search(self, query, matches, required)
         ranked = search.ranked(offset + limit)
-        if ranked and ranked[0].score < query.min_best:
-            return ()
         return search.page(ranked[offset : offset + limit])
 
     def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:

@@ -110,14 +110,6 @@ class Matches:
         return tag_score(self.concepts, tag_confidences(hit["_source"])) if self.concepts else 0.0
 
 
-def broadest(ids: frozenset[str]) -> list[str]:
-    """Those of some concepts that none of the others is broader than."""
-    known = concepts.all_concepts()
-    return sorted(
-        one for one in ids if one not in known or not (ids & concepts.broader(one)) - {one}
-    )
-
-
 Clause: TypeAlias = dict[str, Any]
 _GRAPH_LENGTH = 0.3  # of a query, see for_graph: best of 1, .5, .3, .2, .13, .1 and .07
 # As Elasticsearch makes a score of an inner product: no score is negative.
@@ -209,7 +201,8 @@ def tagged(ids: frozenset[str], required: Sequence[Clause], depth: int) -> dict[
     A concept's value is that of everything narrower too, so where `ids` leaves out something
     narrower, the score is more than the tags say.
     """
-    values = [{"rank_feature": {"field": f"surest.{one}", "linear": {}}} for one in broadest(ids)]
+    fields = [f"surest.{one}" for one in concepts.broadest(ids)]
+    values = [{"rank_feature": {"field": field, "linear": {}}} for field in fields]
     query = {"bool": {"filter": list(required), "must": [{"dis_max": {"queries": values}}]}}
     return {**_ids(depth), "query": query}
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from capsearch.engine.protocols import Found
+from capsearch.engine.protocols import Found, Stats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Facets, Filters, Vectors
 from capsearch.indexer.sqlite import catalog as facets
@@ -40,9 +40,10 @@ class EmbeddedBackend:
             known = self._count = (revision, self.catalog.searchable_count())
         return known[1]
 
-    def captioned(self) -> bool:
-        """Whether any caption has a vector."""
-        return bool(self.catalog.rows("SELECT 1 FROM captions WHERE slot IS NOT NULL LIMIT 1"))
+    def stats(self) -> Stats:
+        """Documents that can be found, and whether any caption has a vector."""
+        captioned = self.catalog.rows("SELECT 1 FROM captions WHERE slot IS NOT NULL LIMIT 1")
+        return Stats(len(self), bool(captioned))
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -56,8 +57,6 @@ class EmbeddedBackend:
             matches = Matches(self.catalog, query, len(self), self._words)
             search = Search(self.catalog, self._open(), query, matches, allowed)
             ranked = search.ranked(offset + limit)
-            if ranked and ranked[0].score < query.min_best:
-                return ()
             return search.page(ranked[offset : offset + limit])
 
         return self._in_snapshot(page)

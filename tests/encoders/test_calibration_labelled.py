@@ -11,6 +11,7 @@ from capsearch.encoders.calibrate.scenarios import labelled_names
 from capsearch.encoders.models import calibration
 from capsearch.encoders.models.calibration import DocumentBank
 from capsearch.encoders.text import concepts
+from capsearch.encoders.text.concepts.mentions import mentioned
 from capsearch.engine.evidence import EvidenceModel, KindWeights, LengthDependent
 from capsearch.engine.fakes import FakeTextEncoder
 from capsearch.engine.records import EncodedText
@@ -184,6 +185,7 @@ def test_a_query_is_rare_if_it_names_none_of_the_objects(bank, tmp_path):
     stored = calibration.StoredEvidence(tmp_path)
     assert stored.model("en") == fitted["en"]
     texts = {"two cats": "en", "猫": "zh", "an animal": "en", "violin": "en", "zxqv": "en"}
-    assert [stored.is_rare(*one) for one in texts.items()] == [False, False, False, True, True]
+    rare = [stored.is_rare(mentioned(text, language)) for text, language in texts.items()]
+    assert rare == [False, False, False, True, True]
     calibration.save(tmp_path, fitted, bank)
-    assert not calibration.StoredEvidence(tmp_path).is_rare("violin", "en")
+    assert not calibration.StoredEvidence(tmp_path).is_rare(mentioned("violin", "en"))

@@ -144,14 +144,14 @@ def bank() -> QueryBank:
 def test_calibration_changes_vectors_and_digest_but_not_features(own_models: Path) -> None:
     plain = registry.load("small")
     assert not is_calibrated(plain)
-    assert plain.text.clm_weight("zh") == 0.5 and plain.text.cl_floor("zh") > 0
+    assert plain.text.convex("zh").weight == 0.5 and plain.text.convex("zh").floor > 0
     folder = own_calibration("small", str(plain.card["digest"]))
     save_settings(folder, settings(0.5))
     bank().save(folder)
     fitted = registry.load("small")
     assert fitted.digest not in (plain.digest, calibrated(plain, own_models).digest + "x")
     assert fitted.image.digest == plain.image.digest
-    assert (fitted.text.clm_weight("en"), fitted.text.clm_weight("zh")) == (0.4, 0.5)
+    assert [fitted.text.convex(language).weight for language in ("en", "zh")] == [0.4, 0.5]
     features = plain.image.features([np.full((32, 32, 3), 99, np.uint8)])
     before, after = plain.image.project(features), fitted.image.project(features)
     np.testing.assert_allclose(before[:, :-1], after[:, :-1], atol=1e-6)
@@ -187,7 +187,7 @@ def test_every_form_of_text_tower_is_exported_also_in_int8(
     done = export(source, tmp_path / "out", images=tmp_path / "images")
     assert min(done.parity.images, done.parity.texts) > 0.999
     assert json.loads((done.folder / "model.json").read_text())["trim"] is trim
-    assert registry.load(str(done.folder)).text.clm_weight("en") == 0.4  # it was calibrated
+    assert registry.load(str(done.folder)).text.convex("en").weight == 0.4  # it was calibrated
     small = export(source, tmp_path / "int8", int8=True, languages=["zh"])
     assert 0.95 < small.parity.images < 1 and 0.95 < small.parity.texts < 1
     assert small.size_bytes < done.size_bytes

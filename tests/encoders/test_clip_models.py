@@ -15,9 +15,10 @@ pytest.importorskip("torch")
 from small_clip import SENTENCES, needs_open_clip, write_clip
 
 from capsearch.encoders.images.preprocess import decode
+from capsearch.encoders.models import open_clip, registry
 from capsearch.encoders.models.clip import CLEANERS, Reference, Tokens
 from capsearch.encoders.models.open_clip import OpenClip, device
-from capsearch.encoders.train import clip_export, open_clip, registry
+from capsearch.encoders.train import clip_export
 from capsearch.engine.errors import MissingExtra, UnknownLanguage, UnknownModel
 
 pytestmark = needs_open_clip

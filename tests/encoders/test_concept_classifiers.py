@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from capsearch.encoders.models.classifiers import ConceptClassifiers
+from capsearch.encoders.text.concepts.mentions import mentioned
 
 IDS = ("animal", "cat", "couch", "pug")
 RANDOM = np.random.default_rng(0)
@@ -26,11 +27,11 @@ def classifiers(ids=IDS):
     ],
 )
 def test_a_text_has_the_classifiers_of_what_it_names(text, language, senses):
-    assert classifiers().senses(text, language) == senses
+    assert classifiers().senses(mentioned(text, language)) == senses
 
 
 def test_what_names_nothing_known_has_none():
-    assert classifiers().named("a violin", "en") is None
+    assert classifiers().named(mentioned("a violin", "en")) is None
 
 
 def test_many_texts_score_as_each_of_them_does():
@@ -38,7 +39,7 @@ def test_many_texts_score_as_each_of_them_does():
     texts = ["a cat on a couch", "a dog", "a violin"]
     table = classifiers().scores(texts, "en", images)
     for text, row in zip(texts, table, strict=True):
-        one = classifiers().named(text, "en")
+        one = classifiers().named(mentioned(text, "en"))
         expected = np.zeros(5) if one is None else one.scores(images)
         assert row == pytest.approx(expected, abs=1e-5)
 

@@ -138,8 +138,8 @@ class TestDefaultModel:
         assert encoded.known == (True,)
         assert encoded.visual.shape == (1, model.text.dimension)
         assert encoded.caption.shape == (1, model.text.caption_dimension)
-        assert 0.0 <= model.text.clm_weight(language) <= 1.0
-        assert -1.0 <= model.text.cl_floor(language) <= 1.0
+        assert 0.0 <= model.text.convex(language).weight <= 1.0
+        assert -1.0 <= model.text.convex(language).floor <= 1.0
 
     def test_has_names_and_digests(self, model):
         assert model.name == registry.DEFAULT_MODEL == model.text.name

@@ -52,7 +52,8 @@ def test_words_without_meaning_are_not_known():
 def test_a_query_looks_for_each_word_once_and_a_phrase_keeps_them_all():
     encoder = FakeTextEncoder()
     assert encoder.words("Red, red car") == ("red", "red", "car")
-    assert encoder.keywords("Red, red car") == ("red", "car")
+    query = encoder.understand('Red, red "red red" car')
+    assert query.keywords == ("red", "car") and query.phrases == (("red", "red"),)
 
 
 def test_an_unknown_language_is_refused():

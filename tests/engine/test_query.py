@@ -7,11 +7,11 @@ import pytest
 
 from capsearch.engine.errors import InvalidQuery
 from capsearch.engine.fusion import SingleSource
-from capsearch.engine.query import EncodedQuery, Query
+from capsearch.engine.query import EncodedQuery, Query, phrases
 
 
 @pytest.mark.parametrize(
-    ("text", "phrases"),
+    ("text", "expected"),
     [
         ("a red car", ()),
         ('a "red car" outside', ("red car",)),
@@ -25,8 +25,8 @@ from capsearch.engine.query import EncodedQuery, Query
         ('" padded "', ("padded",)),
     ],
 )
-def test_quoted_parts_are_phrases(text, phrases):
-    assert Query(text).phrases == phrases
+def test_quoted_parts_are_phrases(text, expected):
+    assert phrases(text) == expected
 
 
 @pytest.mark.parametrize(

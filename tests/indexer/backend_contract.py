@@ -275,13 +275,13 @@ class BackendContract(DocumentContract):
         assert backend.vector("unknown") is None
 
     def test_it_knows_whether_anything_is_captioned(self):
-        assert self.captioned([("a", said("cat"), X)], a=X).captioned()
-        assert not self.build([document("a", said("cat"))], {"a": X}, ()).captioned()
+        assert self.captioned([("a", said("cat"), X)], a=X).stats().captioned
+        assert not self.build([document("a", said("cat"))], {"a": X}, ()).stats().captioned
 
     def test_an_empty_backend_finds_nothing(self):
         backend = self.images()
         assert (len(backend), backend.search(EncodedQuery(CM, X), Filters(), 5)) == (0, ())
-        assert (backend.vector("a"), backend.captioned()) == (None, False)
+        assert (backend.vector("a"), backend.stats().captioned) == (None, False)
 
     def test_the_query_is_not_changed(self):
         query = np.array([3, 4, 0], np.float32)

@@ -12,7 +12,6 @@ from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Filters, Tag
 from capsearch.indexer.document import Entry
 from capsearch.indexer.elastic import documents, requests
-from capsearch.indexer.elastic.requests import broadest
 
 RECORD = DOCUMENTS[0].record
 CAT = Document(
@@ -65,8 +64,8 @@ def test_the_surest_tag_of_each_concept_and_of_what_is_narrower_is_stored() -> N
 
 
 def test_of_concepts_the_broadest_are_asked_for() -> None:
-    assert broadest(concepts.under("animal")) == ["animal"]
-    assert broadest(frozenset({"cat", "couch", "unknown"})) == ["cat", "couch", "unknown"]
+    assert concepts.broadest(concepts.under("animal")) == ["animal"]
+    assert concepts.broadest(frozenset({"cat", "couch", "unknown"})) == ["cat", "couch", "unknown"]
 
 
 def test_tags_of_an_older_schema_are_no_evidence() -> None:

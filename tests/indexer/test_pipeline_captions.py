@@ -82,7 +82,7 @@ def test_a_caption_without_known_tokens_is_stored_without_a_vector(collection, i
     index(collection, [image_folder])
     assert captions(collection) == [("un chat", "fr", "sidecar"), ("zyzzyva", "en", "sidecar")]
     assert collection.catalog.array("captions").rows == 0
-    assert not collection.backend.captioned()
+    assert not collection.backend.stats().captioned
 
 
 def test_a_caption_in_a_language_that_no_model_reads_is_stored_and_not_encoded(
@@ -95,7 +95,7 @@ def test_a_caption_in_a_language_that_no_model_reads_is_stored_and_not_encoded(
         ("ein cat und ein dog", "de", "sidecar"),
         ("고양이 한 마리", "ko", "sidecar"),
     ]
-    assert not collection.backend.captioned()
+    assert not collection.backend.stats().captioned
 
 
 def test_embedded_metadata_becomes_captions_tags_and_dates(collection, image_folder):

@@ -121,11 +121,13 @@ def sense(concept: Concept, name: str, language: str | None = None) -> tuple[int
     return place, not commonest
 
 
+@cache
 def broader(concept_id: str) -> frozenset[str]:
     """The ids of all concepts above, itself included."""
     return _reached(concept_id, lambda one: by_id(one).broader)
 
 
+@cache
 def narrower(concept_id: str) -> frozenset[str]:
     """The ids of all concepts below, itself included."""
     return _reached(concept_id, lambda one: _children().get(one, ()))

@@ -18,15 +18,16 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
 
 from capsearch.encoders.text import concepts
 from capsearch.encoders.text.concepts import Concept, broader
 from capsearch.encoders.text.languages import normalise
+from capsearch.encoders.text.tokenizers import Word, japanese_words
 
 _WORD = re.compile(r"[a-z0-9]+(?:['’-][a-z0-9]+)*")
 _PART = re.compile(r"[a-z0-9]+|[^\W_]")
 _MAX_WORDS, _MAX_CHARACTERS = 4, 12
+_PUNCTUATION = "補助記号"
 _INFLECTED = frozenset({"動詞", "形容詞", "助動詞"})
 _ACTIONS = ("actions", "attributes")
 _SHORTEST = 3  # letters of a word without its ending
@@ -40,28 +41,18 @@ _NOT_SHOWN = frozenset(
 )
 
 
-class Word(NamedTuple):
-    """A word of a sentence: as it stands there, and its dictionary form where they differ."""
-
-    surface: str
-    form: str = ""
-    kind: str = ""  # its part of speech, where it is known
-
-    @property
-    def base(self) -> str:
-        """The dictionary form."""
-        return self.form or self.surface
-
-
-def mentioned(text: str, language: str) -> tuple[frozenset[str], ...]:
+def mentioned(
+    text: str, language: str, words: Sequence[Word] | None = None
+) -> tuple[frozenset[str], ...]:
     """What a text names: for each name in it, the ids of its concepts and of all below them.
 
-    A text that is a name by itself means what has this name.
+    A text that is a name by itself means what has this name. `words` are those of a Japanese text
+    that is already cut (`japanese_words`).
     """
     whole = _named(_folded([normalise(text)], language)[0], language)
     if whole:
         return (_under(whole),)
-    words, longest = _words(text, language)
+    words, longest = _words(text, language, words)
     found: dict[frozenset[str], None] = {}
     at = 0
     while at < len(words):
@@ -74,7 +65,7 @@ def mentioned(text: str, language: str) -> tuple[frozenset[str], ...]:
 
 def names_one_of(text: str, language: str, ids: Collection[str]) -> bool:
     """Whether a text names one of these concepts, or something broader."""
-    return any(not found.isdisjoint(ids) for found in mentioned(text, language))
+    return any(not thing.isdisjoint(ids) for thing in mentioned(text, language))
 
 
 def longest_name(
@@ -127,36 +118,14 @@ def english_words(text: str) -> list[Word]:
     return [Word(_PLURALS.get(one, one)) for one in _WORD.findall(plain)]
 
 
-def japanese_words(text: str) -> list[Word]:
-    """By MeCab, with their dictionary forms."""
-    return [
-        Word(
-            word.surface,
-            word.feature.orthBase or word.surface,
-            f"{word.feature.pos1}-{word.feature.pos2}",
-        )
-        for word in mecab()(normalise(text).lower())
-        if word.feature.pos1 != "補助記号"
-    ]
-
-
-@cache
-def mecab() -> Any:
-    """MeCab with the tokenizer's dictionary, loaded once."""
-    import fugashi
-    from capsearch_unidic import DICDIR
-
-    return fugashi.Tagger(f'-d "{DICDIR}"')
-
-
-def _words(text: str, language: str) -> tuple[list[Word], int]:
+def _words(text: str, language: str, words: Sequence[Word] | None) -> tuple[Sequence[Word], int]:
     """The words of a text, and how many of them a name has at most."""
     if language == "ja":
-        return japanese_words(text), _MAX_WORDS
+        cut = japanese_words(text) if words is None else words
+        return [word for word in cut if not word.kind.startswith(_PUNCTUATION)], _MAX_WORDS
     if language == "zh":
-        return [
-            Word(part) for part in _PART.findall(_folded([normalise(text)], language)[0])
-        ], _MAX_CHARACTERS
+        plain = _folded([normalise(text)], language)[0]
+        return [Word(part) for part in _PART.findall(plain)], _MAX_CHARACTERS
     return english_words(text), _MAX_WORDS
 
 
