@@ -173,9 +173,9 @@ def japanese_words(text: str) -> tuple[Word, ...]:
 def mecab() -> Any:
     """MeCab with its dictionary, loaded once."""
     import fugashi
-    from capsearch_unidic import DICDIR
+    from capsearch_unidic import ARGUMENTS
 
-    return fugashi.Tagger(f'-d "{DICDIR}"')
+    return fugashi.Tagger(ARGUMENTS)
 
 
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {

@@ -164,13 +164,15 @@ class TestTheSameAsJieba:
         assert tokens == cut_by(jieba_with(dictionary), text) == tuple(text)
 
 
-def test_searching_needs_no_jieba_and_loads_no_dictionary_of_a_library():
+def test_searching_needs_no_jieba_and_loads_no_dictionary_of_a_library(tmp_path):
     script = (
         "import sys; from capsearch.encoders.models import registry;"
         "assert registry.load().text.encoders['zh'].tokenizer.tokens('猫和狗');"
         "print({'jieba', 'rjieba'} & set(sys.modules))"  # importing rjieba loads 349,045 words
     )
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.stdout == "set()\n", done.stderr
 
 

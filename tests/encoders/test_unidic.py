@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -31,7 +33,7 @@ def load_reduce():
 
 reduce = load_reduce()
 WHOLE = fugashi.Tagger(f'-d "{unidic_lite.DICDIR}"')
-REDUCED = fugashi.Tagger(f'-d "{capsearch_unidic.DICDIR}"')
+REDUCED = fugashi.Tagger(capsearch_unidic.ARGUMENTS)
 SENTENCES = (
     "猫がノートパソコンの上で寝ている",
     "赤い服を着た女の子が、公園でアイスクリームを食べています。",
@@ -109,3 +111,28 @@ def test_another_format_is_refused(tmp_path):
     (tmp_path / "sys.dic").write_bytes(b"\0" * 80)
     with pytest.raises(ValueError, match="is not a dictionary of MeCab"):
         reduce.Lexicon.read(tmp_path / "sys.dic")
+
+
+def test_mecab_needs_nothing_but_the_package(tmp_path):
+    """fugashi takes the settings of unidic-lite where that is installed, as it is for tests."""
+    script = """
+import sys
+
+class Nothing:
+    def find_spec(self, name, *_):
+        if name in ("unidic", "unidic_lite"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Nothing())
+from capsearch.encoders.text.tokenizers import tokenizer
+assert tokenizer("ja").tokens("猫が寝て") == ("猫", "が", "寝る", "て")
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "MECABRC"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
