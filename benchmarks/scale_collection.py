@@ -1,21 +1,17 @@
 """Large synthetic collections, made once and kept in the user's cache directory.
 
+Vectors are mixtures of the model's real ones, with noise: the base is the model's document bank, a
+few hundred real images and captions. A row is a mixture of three of them and of random directions,
+so that there are as many different rows as are asked for. `NOISE` makes queries score on the
+mixtures as they do on real images (trio: 6,937 photos of validation and test; the best, tenth and
+hundredth score of 162 sentences are .37, .31 and .25).
+
+Captions are people's, or those and tags by models, as `enrich` leaves them: an image has the tags
+whose names it scores best on, of some that the queries name and some others, as a tagger that looks
+at images would choose them.
+
 The catalog is filled by statements on whole tables: a million images one by one, as the pipeline
-stores them, would take an hour. Everything else is as the pipeline leaves it.
-
-What models write about a large synthetic collection: captions and tags, as `enrich` leaves them.
-
-An image has the tags whose names it scores best on, of some that the queries name and some others,
-as a tagger that looks at images would choose them.
-
-The exact ten best of a synthetic collection: every document scored, nothing approximated.
-
-Vectors for large synthetic collections: mixtures of a model's real ones, with noise.
-
-The base is the model's document bank, a few hundred real images and captions. A row is a mixture of
-three of them and of random directions, so that there are as many different rows as are asked for.
-`NOISE` makes queries score on the mixtures as they do on real images (trio: 6,937 photos of
-validation and test; the best, tenth and hundredth score of 162 sentences are .37, .31 and .25).
+stores them, would take an hour. `exact` has the ten best, with every document scored.
 """
 
 from __future__ import annotations
@@ -380,47 +376,41 @@ def _path(at: int) -> str:
 TOP = 10
 
 
-def best(
-    images: Rows, captions: Rows, queries: Sequence[EncodedQuery], languages: Sequence[str]
-) -> list[tuple[int, ...]]:
-    """The slots of the ten best images by each query; `languages` are those of the captions."""
-    by_image = _image_scores(images, queries)  # (N, Q)
-    if queries[0].caption is None:
-        return [
-            _top(one, Evidence.of(len(images), image=by_image[:, at].astype(float)))
-            for at, one in enumerate(queries)
+def exact(
+    collection: Collection, model: Model, queries: Sequence[EncodedQuery]
+) -> list[tuple[str, ...]]:
+    """The ids of the ten best images by each query; all have captions, or none of the queries."""
+    images, captions = (collection.catalog.array(name).view() for name in ("vectors", "captions"))
+    known = {"image": _image_scores(images, queries)}  # (N, Q)
+    if queries[0].caption is not None:
+        textual = np.stack([query.caption for query in queries if query.caption is not None])
+        offsets = [
+            [query.caption_offsets.get(language, 0.0) for query in queries]
+            for language in caption_languages(model)
         ]
-    textual = np.stack([one.caption for one in queries if one.caption is not None])
-    offsets = [[one.caption_offsets.get(lang, 0.0) for one in queries] for lang in languages]
-    by_caption = _best_of_each(_scores(captions, textual), np.array(offsets, np.float32))
-    return [
-        _top(
-            one,
-            Evidence.of(
-                len(images),
-                image=by_image[:, at].astype(float),
-                caption=by_caption[:, at].astype(float),
-            ),
-        )
-        for at, one in enumerate(queries)
-    ]
+        scores = _scores(captions, textual)
+        known["caption"] = _best_of_each(scores, np.array(offsets, np.float32))
+    best = []
+    for at, query in enumerate(queries):
+        evidence = {source: scores[:, at].astype(float) for source, scores in known.items()}
+        fused = query.fusion.scores(Evidence.of(len(images), **evidence))
+        rows = np.argpartition(-fused, TOP)[:TOP]
+        best.append(tuple(image_id(row) for row in rows[np.argsort(-fused[rows])].tolist()))
+    return best
 
 
 def recall(found: Sequence[Sequence[object]], exact: Sequence[Sequence[object]]) -> float:
     """The mean share of the exact ten best that was found."""
-    return float(
-        np.mean(
-            [len(set(one) & set(best)) / len(best) for one, best in zip(found, exact, strict=True)]
-        )
-    )
+    pairs = zip(found, exact, strict=True)
+    return float(np.mean([len({*hits} & {*best}) / len(best) for hits, best in pairs]))
 
 
 def _image_scores(rows: Rows, queries: Sequence[EncodedQuery]) -> NDArray[np.float32]:
     """(N, Q) inner products, and what queries name."""
-    scores = _scores(rows, np.stack([one.image for one in queries if one.image is not None]))
-    for at, one in enumerate(queries):
-        if one.named is not None:
-            scores[:, at] += one.named.of_products(_scores(rows, one.named.weights))
+    scores = _scores(rows, np.stack([query.image for query in queries if query.image is not None]))
+    for at, query in enumerate(queries):
+        if query.named is not None:
+            scores[:, at] += query.named.of_products(_scores(rows, query.named.weights))
     return scores
 
 
@@ -434,9 +424,3 @@ def _best_of_each(scores: NDArray[np.float32], offsets: NDArray[np.float32]) -> 
     by_image = scores.reshape(-1, CAPTIONS_PER_IMAGE, scores.shape[1])
     by_image += offsets
     return np.asarray(by_image.max(axis=1))
-
-
-def _top(query: EncodedQuery, evidence: Evidence) -> tuple[int, ...]:
-    scores = query.fusion.scores(evidence)
-    chosen = np.argpartition(-scores, TOP)[:TOP]
-    return tuple(chosen[np.argsort(-scores[chosen])].tolist())

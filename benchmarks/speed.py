@@ -1,10 +1,7 @@
-"""Speed of commands, encoders and search, each with a baseline measured in the same run.
+"""Speed of commands, encoders, search and indexing, each beside a baseline of the same run.
 
-Committed speed figures, and which ratios have become worse since.
-
-Seconds differ between machines; a ratio to a baseline measured in the same run hardly does.
-
-Models beside each other: images a second, milliseconds a query, memory, on this machine.
+Seconds differ between machines; a ratio to a baseline measured in the same run hardly does. The
+committed ratios are in figures.json; `losses` has those that have become worse since.
 """
 
 from __future__ import annotations
@@ -13,25 +10,24 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capsearch.benchmarks import indexing, scale, timing
-from capsearch.benchmarks import scale as peers
+from capsearch.benchmarks import scale, timing
 from capsearch.benchmarks.timing import (
     CAPSEARCH,
     PYTHON,
     Measurement,
+    alone,
     latency,
     query_command,
     rate,
@@ -39,21 +35,32 @@ from capsearch.benchmarks.timing import (
     run,
     timed,
 )
+from capsearch.encoders.images.open import MAX_PIXELS
 from capsearch.encoders.images.preprocess import decode
 from capsearch.encoders.models import registry
+from capsearch.encoders.models.image import TUNED_AFTER, ImageNetwork
+from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.protocols import Enricher, TextEncoder
+from capsearch.engine.protocols import Enricher, ImageEncoder, TextEncoder
 from capsearch.engine.records import ImageFeatures, Pixels, Vectors
+from capsearch.indexer import pipeline
+from capsearch.indexer.prepare import Prepared, prepare_all
+from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite import nearest
+from capsearch.indexer.sqlite.collection import Collection
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 BATCH = 32
 READ_MB = 32  # size of the built-in text encoder's weights in memory
+ONE_QUERY = "one query, "  # of a measurement's name, before the language
 SIZES = (10_000, 100_000)
+# (width, height) of the files, and how many of them: web images, and photos of 12 megapixels.
+INDEXED = (((640, 480), 96), ((4000, 3000), 12))
+PEER_BATCHES, PEER_SIZE = (1, 8, 32), 224
+_INDEXING_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +94,16 @@ def measure_text(settings: Settings) -> Iterator[Measurement]:
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # read only when a process loads its numeric libraries
     try:
-        with ProcessPoolExecutor(1, get_context("spawn"), initializer=_pin) as pool:
-            yield from pool.submit(_text_in_child, settings).result()
+        yield from alone(_text_on_one_core, settings)
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _text_in_child(settings: Settings) -> tuple[Measurement, ...]:
-    return tuple(time_text(registry.load(settings.model).text, settings.repeats))
-
-
-def _pin() -> None:
+def _text_on_one_core(settings: Settings) -> tuple[Measurement, ...]:
     if sys.platform == "linux":  # elsewhere only ONE_THREAD limits the libraries
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    return tuple(time_text(registry.load(settings.model).text, settings.repeats))
 
 
 def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
@@ -109,7 +112,7 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
     Encoding a query reads every weight once, so the baseline is reading as many bytes.
     """
     memory = np.ones(READ_MB << 18, np.float32)
-    for language in (one for one in timing.WORDS if one in encoder.languages):
+    for language in (lang for lang in timing.WORDS if lang in encoder.languages):
         texts = timing.sentences(language)
         warm, fresh = texts[:16], texts[16:]
         for text in warm:
@@ -118,26 +121,9 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
         reading = [timed(memory.sum) for _ in fresh]
         baseline = latency("text", f"reading {READ_MB} MB, {language}", reading)
         yield baseline
-        yield latency("text", f"one query, {language}", single).against(baseline)
+        yield latency("text", f"{ONE_QUERY}{language}", single).against(baseline)
         batch = [timed(partial(encoder.encode, texts, language)) for _ in range(repeats)]
         yield rate("text", f"batches of {len(texts)}, {language}", [len(texts)] * repeats, batch)
-
-
-class EncodesImages(Protocol):
-    """The part of a backbone or an image encoder that is measured."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the table."""
-        ...
-
-    def preprocess(self, image: Image) -> Pixels:
-        """An opened image as pixels for `features`."""
-        ...
-
-    def features(self, pixels: Sequence[Pixels]) -> Vectors:
-        """(N, F) features of N preprocessed images."""
-        ...
 
 
 def measure_images(settings: Settings) -> Iterator[Measurement]:
@@ -146,7 +132,7 @@ def measure_images(settings: Settings) -> Iterator[Measurement]:
         yield from time_images(encoder, timing.synthetic_images(BATCH), settings.repeats)
 
 
-def _image_encoders(model: str | None) -> Iterator[EncodesImages]:
+def _image_encoders(model: str | None) -> Iterator[ImageEncoder | ImageNetwork]:
     if model is not None:
         yield registry.load(model).image
         return
@@ -156,13 +142,13 @@ def _image_encoders(model: str | None) -> Iterator[EncodesImages]:
 
 
 def time_images(
-    encoder: EncodesImages, images: Sequence[bytes], repeats: int
+    encoder: ImageEncoder | ImageNetwork, images: Sequence[bytes], repeats: int
 ) -> Iterator[Measurement]:
     """Decoding alone, which is the baseline, and decoding with encoding."""
     with ThreadPoolExecutor() as pool:
 
         def pixels() -> list[Pixels]:
-            return list(pool.map(lambda one: decode(one, encoder.preprocess).pixels, images))
+            return list(pool.map(lambda file: decode(file, encoder.preprocess).pixels, images))
 
         taken = rounds({"decode": pixels, "all": lambda: encoder.features(pixels())}, repeats)
     counts = [len(images)] * repeats
@@ -176,7 +162,9 @@ def time_images(
 def measure_describe(settings: Settings) -> Iterator[Measurement]:
     """Tags and captions of a batch of images, compared with the pass of their backbone."""
     model = registry.load(settings.model)
-    pixels = [decode(one, model.image.preprocess).pixels for one in timing.synthetic_images(BATCH)]
+    pixels = [
+        decode(file, model.image.preprocess).pixels for file in timing.synthetic_images(BATCH)
+    ]
     yield from time_describe(model.image.feature_maps, model.enricher(), pixels, settings.repeats)
 
 
@@ -213,8 +201,8 @@ def measure_search(settings: Settings) -> Iterator[Measurement]:
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
     """The vector index of `capsearch query`, compared with brute force in numpy."""
-    plain = peers.numpy_search(vectors)
-    ours = peers.codes_search(nearest.build(vectors, lambda: nearest.coded(vectors)), vectors)
+    plain = scale.numpy_search(vectors)
+    ours = scale.codes_search(nearest.build(vectors, lambda: nearest.coded(vectors)), vectors)
     queries = cycle(timing.vectors(repeats + 1, vectors.shape[1], seed=1))
     actions: dict[str, Callable[[], object]] = {
         "numpy": lambda: plain(next(queries)),
@@ -238,14 +226,149 @@ def _small_index(folder: Path, model: str | None) -> Path:
     return index
 
 
-def measure_scale(settings: Settings) -> Iterator[Measurement]:
-    """Large collections; they take ten gigabytes of the user's cache directory."""
-    return scale.measure(settings.model, settings.sizes, settings.report)
+@dataclass(frozen=True)
+class Instant:
+    """An image encoder that neither decodes nor encodes: what is left is reading and storing."""
+
+    encoder: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoder, name)
+
+    def preprocess(self, image: Image) -> Pixels:
+        """No pixels."""
+        return np.zeros((1, 1, 3), np.uint8)
+
+    def features(self, pixels: Sequence[Pixels]) -> Vectors:
+        """Zeros."""
+        return np.zeros((len(pixels), self.encoder.feature_dimension), np.float32)
 
 
 def measure_indexing(settings: Settings) -> Iterator[Measurement]:
-    """The parts of indexing and the whole, compared with a CLIP tower in torch."""
-    return indexing.measure(settings.model, settings.repeats)
+    """The parts of indexing and the whole, compared with what CLIP tools such as rclip do.
+
+    These open images with Pillow and encode them by ViT-B/32 in torch, batch by batch.
+    """
+    model, repeats = registry.load(settings.model), min(settings.repeats, _INDEXING_REPEATS)
+    for size, count in INDEXED:
+        with TemporaryDirectory() as folder:
+            files = written(Path(folder), size, count)
+            yield from time_indexing(model, files, f"{size[0]} x {size[1]}", repeats)
+
+
+def written(folder: Path, size: tuple[int, int], count: int) -> list[ImageFile]:
+    """Synthetic JPEG files."""
+    files = []
+    for number, content in enumerate(timing.synthetic_images(count, size=size)):
+        path = folder / f"{number}.jpg"
+        path.write_bytes(content)
+        files.append(ImageFile(str(path), 1, len(content)))
+    return files
+
+
+def time_indexing(
+    model: Model, files: Sequence[ImageFile], label: str, repeats: int
+) -> Iterator[Measurement]:
+    """Rates of the parts by themselves, of the whole, and of the peer if torch is there."""
+    pixels = _decoded(model, files)
+    while len(pixels) <= TUNED_AFTER:
+        pixels += pixels
+    model.image.features(pixels)  # so that the fastest way is known
+    pixels = pixels[: len(files)]
+    instant = replace(model, image=Instant(model.image))
+    actions = {
+        "decoded": lambda: _decoded(model, files),
+        "encoded": lambda: model.image.features(pixels),
+        "read and stored": lambda: index(instant, files),
+        "indexed": lambda: index(model, files),
+    }
+    taken = rounds(actions, repeats)
+    lines = {
+        name: rate("indexing", f"{label}: {name}, {model.name}", [len(files)] * repeats, seconds)
+        for name, seconds in taken.items()
+    }
+    together = [sum(parts) for parts in zip(taken["decoded"], taken["encoded"], strict=True)]
+    both = rate("indexing", f"{label}: decoded, then encoded", [len(files)] * repeats, together)
+    yield from (lines[name] for name in ("decoded", "encoded", "read and stored"))
+    yield both
+    yield lines["indexed"].against(both)
+    if find_spec("torch") is not None:
+        peer = time_peer(files, label)
+        yield peer
+        yield replace(lines["indexed"], name=f"{lines['indexed'].name}, to the peer").against(peer)
+
+
+def index(model: Model, files: Sequence[ImageFile]) -> None:
+    """Indexes the folder of the files anew."""
+    with TemporaryDirectory() as folder, Collection.create(Path(folder), model) as collection:
+        pipeline.index(collection, [Path(files[0].path).parent])
+
+
+def time_peer(files: Sequence[ImageFile], label: str) -> Measurement:
+    """The rate of the batch size that is best for it."""
+    network, paths = vit_b32(), [Path(file.path) for file in files]
+    ways = {str(batch): partial(encode_files, network, paths, batch) for batch in PEER_BATCHES}
+    encode_files(network, paths[:1], 1)  # allocates
+    taken = rounds(ways, repeats=1, warm_up=0)
+    batch, [seconds] = min(taken.items(), key=lambda item: item[1][0])
+    name = f"{label}: ViT-B/32 in torch, batches of {batch}"
+    return rate("indexing", name, [len(files)], [seconds])
+
+
+def vit_b32() -> Callable[[Vectors], object]:
+    """The image tower that CLIP tools use, in plain torch: 4.4 GMAC an image.
+
+    Its weights are random, which takes the same time as trained ones.
+    """
+    import torch
+    from torch import nn
+
+    width, patch, tokens = 768, 32, (PEER_SIZE // 32) ** 2 + 1
+    patches = nn.Conv2d(3, width, patch, patch, bias=False)
+    positions = torch.randn(1, tokens, width) * width**-0.5
+    layer = nn.TransformerEncoderLayer(
+        width, 12, 4 * width, 0.0, nn.functional.gelu, batch_first=True, norm_first=True
+    )
+    layers = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).eval()
+    project = nn.Linear(width, 512, bias=False)
+
+    def network(images: Vectors) -> object:
+        with torch.inference_mode():
+            cells = patches(torch.from_numpy(images)).flatten(2).transpose(1, 2)  # (N, 49, 768)
+            classes = cells.new_zeros(len(images), 1, width)
+            return project(layers(torch.cat([classes, cells], dim=1) + positions)[:, 0])
+
+    return network
+
+
+def encode_files(network: Callable[[Vectors], object], paths: Sequence[Path], batch: int) -> None:
+    """Opens, resizes and encodes files one batch after another, as such tools do."""
+    for start in range(0, len(paths), batch):
+        network(np.stack([_peer_pixels(path) for path in paths[start : start + batch]]))
+
+
+def _peer_pixels(path: Path) -> Vectors:
+    """(3, 224, 224), the centre of an image as CLIP crops it."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        scale = PEER_SIZE / min(image.size)
+        size = (round(image.width * scale), round(image.height * scale))
+        small = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    left, top = (small.width - PEER_SIZE) // 2, (small.height - PEER_SIZE) // 2
+    crop = np.asarray(small.crop((left, top, left + PEER_SIZE, top + PEER_SIZE)), np.float32)
+    return np.ascontiguousarray((crop / 127.5 - 1.0).transpose(2, 0, 1))
+
+
+def _decoded(model: Model, files: Sequence[ImageFile]) -> list[Pixels]:
+    outcomes = prepare_all(files, (), model.image.preprocess, MAX_PIXELS, ahead=len(files))
+    prepared = [one.decoded for one in outcomes if isinstance(one, Prepared)]
+    return [one.pixels for one in prepared if one is not None]
+
+
+def measure_scale(settings: Settings) -> Iterator[Measurement]:
+    """Large collections; they take ten gigabytes of the user's cache directory."""
+    return scale.measure(settings.model, settings.sizes, settings.report)
 
 
 PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
@@ -335,34 +458,18 @@ class ModelSpeed:
 def measure_models(names: Sequence[str], repeats: int) -> Iterator[ModelSpeed]:
     """The built-in model first, then each of `names`, one after the other."""
     for name in dict.fromkeys((registry.DEFAULT_MODEL, *names)):
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            yield pool.submit(measure_model, name, repeats).result()
+        yield alone(measure_model, name, repeats)
 
 
 def measure_model(name: str, repeats: int) -> ModelSpeed:
     """Opens a model and measures it in this process."""
     model = registry.load(name)
     *_, images = time_images(model.image, timing.synthetic_images(BATCH), repeats)
+    lines = time_text(model.text, repeats=1)
     queries = {
-        language: _query_ms(model.text, language)
-        for language in timing.WORDS
-        if language in model.text.languages
+        line.name.removeprefix(ONE_QUERY): line.p50
+        for line in lines
+        if line.name.startswith(ONE_QUERY)
     }
-    return ModelSpeed(model.name, images.p50, queries, _peak_memory_mb())
-
-
-def _query_ms(encoder: TextEncoder, language: str) -> float:
-    texts = timing.sentences(language)
-    for text in texts[:4]:
-        encoder.encode([text], language)
-    seconds = [timed(lambda text=text: encoder.encode([text], language)) for text in texts[4:]]  # type: ignore[misc]
-    return latency("text", language, seconds).p50
-
-
-def _peak_memory_mb() -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak >> (20 if sys.platform == "darwin" else 10)
+    memory = None if sys.platform == "win32" else round(timing.peak_mb())
+    return ModelSpeed(model.name, images.p50, queries, memory)

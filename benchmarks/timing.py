@@ -1,8 +1,7 @@
-"""Timing: warm-up, percentiles, ratios to a baseline, and the machine they come from.
+"""What all measurements of speed share.
 
-Synthetic sentences, images and vectors for speed measurements.
-
-`capsearch` in new processes, for measurements of whole commands.
+Timing with a warm-up, percentiles and ratios to a baseline; memory; the machine; synthetic
+sentences, images and vectors; `capsearch` in new processes.
 """
 
 from __future__ import annotations
@@ -13,14 +12,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from io import BytesIO
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,16 +51,7 @@ class Measurement:
 
     def against(self, baseline: Measurement) -> Measurement:
         """The same figures with their ratio to a baseline."""
-        return Measurement(
-            self.part,
-            self.name,
-            self.unit,
-            self.p50,
-            self.p95,
-            self.samples,
-            baseline.name,
-            self.p50 / baseline.p50,
-        )
+        return replace(self, beside=baseline.name, ratio=self.p50 / baseline.p50)
 
 
 def timed(action: Callable[[], object], clock: Callable[[], float] = perf_counter) -> float:
@@ -136,6 +128,29 @@ def _cpu_name() -> str:
     except OSError:
         found = None
     return found.group(1).strip() if found else platform.processor() or platform.machine()
+
+
+def peak_mb(mapped_files: bool = True) -> float:
+    """The most memory this process had, in MB.
+
+    Without `mapped_files`, on Linux, neither these count, which the system takes back when it
+    needs the space, nor what the parent process had, as it does in `ru_maxrss`.
+    """
+    status = Path("/proc/self/status")
+    if not mapped_files and status.exists():
+        sizes = dict(re.findall(r"(VmHWM|RssFile):\s+(\d+) kB", status.read_text("utf-8")))
+        if len(sizes) == 2:
+            return (int(sizes["VmHWM"]) - int(sizes["RssFile"])) * 1024 / 1e6
+    import resource  # not on Windows
+
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def alone(step: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a step in a new process, whose memory is its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(step, *arguments).result()
 
 
 IMAGE_SIZE = (640, 480)  # pixels; a common size on the web

@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from capsearch.benchmarks import speed
-from capsearch.benchmarks import speed as ratios
 from capsearch.benchmarks.speed import Loss, losses
 from capsearch.benchmarks.timing import Measurement
 from capsearch.engine.errors import DataProblem
@@ -42,11 +41,11 @@ def test_a_file_without_figures_is_refused(tmp_path, content):
     path = tmp_path / "figures.json"
     path.write_text(content)
     with pytest.raises(DataProblem, match="bench speed --json"):
-        ratios.committed(path)
+        speed.committed(path)
 
 
 def test_the_committed_figures_have_ratios():
-    assert ratios.committed()
+    assert speed.committed()
 
 
 @pytest.mark.parametrize(("ratio", "status"), [(0.3, 0), (0.9, 1)])
@@ -54,8 +53,8 @@ def test_the_command_names_what_is_slower_and_fails(monkeypatch, tmp_path, ratio
     path = tmp_path / "figures.json"
     stored = {"part": "search", "name": "index", "ratio": 0.3}
     path.write_text(json.dumps({"measurements": [stored]}))
-    committed = ratios.committed
-    monkeypatch.setattr(ratios, "committed", lambda: committed(path))
+    committed = speed.committed
+    monkeypatch.setattr(speed, "committed", lambda: committed(path))
     monkeypatch.setattr(speed, "measure", lambda parts, settings: iter([line(ratio)]))
     done = CliRunner().invoke(bench.command, ["speed", "--check"])
     assert done.exit_code == status

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 from capsearch.benchmarks import scale, scale_collection
-from capsearch.benchmarks import scale as peers
-from capsearch.benchmarks import scale as scale_steps
-from capsearch.benchmarks import scale_collection as scale_truth
 from capsearch.benchmarks.report import save_scale_plot, scale_curves
 from capsearch.benchmarks.scale_collection import CAPTIONS_PER_IMAGE, ScaleVectors
 from capsearch.benchmarks.timing import Measurement
@@ -48,10 +45,11 @@ def test_a_collection_is_complete(folder):
 def test_searches_find_the_exact_ten_best(folder, monkeypatch):
     # In a collection this small the words of the captions are rare; in a large one none is.
     monkeypatch.setattr("capsearch.indexer.sqlite.matches.is_rare", lambda *_: False)
-    searched = scale_steps.search(folder, None, 4)
-    assert searched.recall == {"cm": 1.0, "clm": 1.0}
-    assert {"cm", "clm", "clm, 1 %", "clm, 10 %", "clm, 50 %"} == searched.times.keys()
-    assert searched.open_s > 0 and searched.peak_mb > 10
+    lines = {line.name: line.p50 for line in scale.search(folder, None, COUNT, 4)}
+    assert lines["400: CM, recall@10"] == lines["400: CLM, recall@10"] == 1.0
+    filtered = {f"400: CLM, {percent} %" for percent in (1, 10, 50)}
+    assert {"400: CM", "400: CLM", "400: CM, CPU time", *filtered} < lines.keys()
+    assert lines["400: opened and first search"] > 0 and lines["400: search, peak memory"] > 10
 
 
 def test_a_described_collection_has_generated_captions_and_tags_of_what_queries_name(
@@ -66,36 +64,36 @@ def test_a_described_collection_has_generated_captions_and_tags_of_what_queries_
         assert len(document.captions) == 3 and all(one.generated for one in document.captions)
         assert len(tags) == 8 and all(one.concept and 0 < one.confidence < 1 for one in tags)
         assert len(collection.backend.newest(Filters(tags=("cat",)), 300)) > 3
-    times = scale_steps.clm(made, None, 2)
-    assert len(times.wall) == len(times.cpu) == 2
+    wall, cpu = scale.search_described(made, None, 300, 2)
+    assert wall.samples == cpu.samples == 2
 
 
 def test_added_images_are_taken_out_again(folder):
-    assert scale_steps.add(folder, None) > 0
+    assert scale.add(folder, None) > 0
     with Collection.open(folder) as collection:
         assert len(collection.backend) == COUNT
         assert collection.catalog.array("vectors").rows == COUNT
 
 
 def test_building_a_small_collection_makes_no_codes(folder):
-    built = scale_steps.build(folder)
-    assert built.codes_mb == 0 and built.peak_mb > 10
+    lines = {line.name: line.p50 for line in scale.build(folder, COUNT)}
+    assert lines["400: codes on disk"] == 0 and lines["400: codes made, peak memory"] > 10
 
 
-@pytest.mark.parametrize("name", [*peers.names(COUNT), scale_steps.OURS])
+@pytest.mark.parametrize("name", [*scale.peers(COUNT), scale.OURS])
 def test_every_way_finds_what_brute_force_finds(folder, name):
-    plain = scale_steps.vectors(folder, None, "numpy", 3)
-    found = scale_steps.vectors(folder, None, name, 3)
-    assert scale_truth.recall(found.found, plain.found) > 0.9
-    assert len(found.seconds) == 3
+    plain = scale.search_vectors(folder, None, "numpy", 3)
+    searched = scale.search_vectors(folder, None, name, 3)
+    assert scale_collection.recall(searched.rows, plain.rows) > 0.9
+    assert len(searched.seconds) == 3
 
 
 def test_graphs_are_left_out_where_they_take_too_long():
-    assert set(peers.names(peers.GRAPH_ROWS + 1)) == {"numpy", "FAISS flat"}
+    assert set(scale.peers(scale.GRAPH_ROWS + 1)) == {"numpy", "FAISS flat"}
 
 
 def test_recall_is_the_share_of_the_best_that_was_found():
-    assert scale_truth.recall([[1, 2], [3, 9]], [[2, 1], [3, 4]]) == (1 + 1 / 2) / 2
+    assert scale_collection.recall([[1, 2], [3, 9]], [[2, 1], [3, 4]]) == (1 + 1 / 2) / 2
 
 
 def test_a_plot_has_a_curve_for_each_search(tmp_path):

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from capsearch.benchmarks import scale, speed, timing
-from capsearch.benchmarks import timing as command_line
-from capsearch.benchmarks import timing as synthetic
 from capsearch.benchmarks.report import speed_table
 from capsearch.benchmarks.timing import Measurement, latency, machine, rate, rounds
 from capsearch.encoders.models import registry
@@ -64,12 +62,12 @@ class TestTiming:
 
 
 class TestSynthetic:
-    @pytest.mark.parametrize("language", synthetic.WORDS)
+    @pytest.mark.parametrize("language", timing.WORDS)
     def test_no_sentence_comes_twice(self, language):
-        assert len(set(synthetic.sentences(language))) == 6 * 6 * 6
+        assert len(set(timing.sentences(language))) == 6 * 6 * 6
 
     def test_vectors_have_unit_norm_and_do_not_change(self):
-        one, other = synthetic.vectors(5, 8), synthetic.vectors(5, 8)
+        one, other = timing.vectors(5, 8), timing.vectors(5, 8)
         np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, rtol=1e-6)
         np.testing.assert_array_equal(one, other)
 
@@ -81,7 +79,7 @@ class TestParts:
         assert [name.rpartition(" ")[2] for name in names] == expected
 
     def test_the_baseline_of_images_is_decoding_alone(self, fake_model):
-        alone, both = speed.time_images(fake_model.image, synthetic.synthetic_images(2), repeats=2)
+        alone, both = speed.time_images(fake_model.image, timing.synthetic_images(2), repeats=2)
         assert both.beside == alone.name and both.unit == "1/s"
         assert fake_model.image.batches == [2, 2, 2]  # warm-up and two repeats
 
@@ -107,7 +105,7 @@ class TestParts:
         assert lines[0].name == "toy: decoding alone"
 
     def test_the_baseline_of_the_vector_index_is_numpy(self):
-        plain, index = speed.time_search(synthetic.vectors(500, 8), repeats=2)
+        plain, index = speed.time_search(timing.vectors(500, 8), repeats=2)
         assert index.beside == plain.name and index.ratio == index.p50 / plain.p50
 
     def test_brute_force_is_right(self):
@@ -117,7 +115,7 @@ class TestParts:
 
     def test_a_failed_command_is_reported_with_its_stderr(self):
         with pytest.raises(CapsearchError, match="no such thing"):
-            command_line.run([*command_line.PYTHON, "raise SystemExit('no such thing')"])
+            timing.run([*timing.PYTHON, "raise SystemExit('no such thing')"])
 
     def test_parts_can_be_chosen(self, monkeypatch):
         line = Measurement("text", "x", "ms", 1.0, 2.0, 3)
