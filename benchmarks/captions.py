@@ -18,8 +18,8 @@ from capsearch.encoders.data.tag_labels import TagLabels, annotate, labels_of
 from capsearch.encoders.models.captioner import BATCH, BuiltInCaptioner
 from capsearch.encoders.models.image import ImageNetwork, check_backbone
 from capsearch.encoders.models.tagger import BuiltInTagger
+from capsearch.encoders.train.activations import EncodedImages
 from capsearch.encoders.train.caption_metrics import References, all_scores, references_of
-from capsearch.encoders.train.feature_maps import EncodedImages
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import precision_recall_f
 from capsearch.engine.records import Vectors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,12 @@ from capsearch.encoders.calibrate.vectors import (
 )
 from capsearch.encoders.data.dataset import read, read_labelled
 from capsearch.encoders.data.features import FeatureCache, Report, default_cache, load_features
-from capsearch.encoders.data.layouts import Source
 from capsearch.encoders.models import calibration, registry
 from capsearch.encoders.models.classifiers import ConceptClassifiers
 from capsearch.encoders.models.clip import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.text import own_calibration
+from capsearch.encoders.settings import CalibrationRun
 from capsearch.encoders.text import concepts
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.evidence import LengthDependent
@@ -39,21 +39,6 @@ from capsearch.engine.vectors import strip_bias
 
 BANK_IMAGES = 4000  # of the training split, from which the bank is drawn
 LABELLED_SPLIT = "val"  # of encoders.data.labels: neither trained on nor reported
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationRun:
-    """What a run reads and writes. `output` None: this user's calibration of the model."""
-
-    sources: tuple[Source | Path | str, ...]
-    labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
-    like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
-    model: str | None = None
-    split: str = "val"
-    bank_split: str = "train"
-    cache: Path | None = None
-    output: Path | None = None
-    all_concepts: bool = False  # of labelled images: none was held out of the model's training
 
 
 def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str, LengthDependent]:
@@ -107,7 +92,7 @@ def _classifiers(
     tagger = model.enricher().tagger
     if tagger is None:
         return None
-    data = read(run.sources, splits=[run.bank_split])
+    data = read(run.data, splits=[run.bank_split])
     tagged = Tagged.of(model, tagger, load_features(model.image, data, cache, report)[1], mean)
     if run.labelled:
         data = read_labelled(run.labelled, run.all_concepts).split("train")
@@ -174,6 +159,6 @@ def _encoded(
     mean: Vectors | None = None,
     enricher: Enricher = NO_HEADS,
 ) -> EncodedImages:
-    data = read(run.sources, splits=[split])
+    data = read(run.data, splits=[split])
     chosen = data if limit is None else data.first(limit)
     return encode_images(model, chosen, cache, report, enricher, mean)

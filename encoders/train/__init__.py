@@ -1,8 +1,1 @@
-"""How the models are made. Needs the `train` extra (torch); nothing outside imports it eagerly.
-
-Training data, the trainer, validation, calibration and pruning.
-
-Networks and losses, in torch.
-
-Whole training runs as the commands start them; export and import of model folders.
-"""
+"""How models are made, with the extra `train` (torch); what serves imports nothing from here."""

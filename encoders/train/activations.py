@@ -1,36 +1,27 @@
 """The activation cache: outputs of frozen layers, memory-mapped and resumable.
 
-For fine-tuning a backbone these are the activations before its trained blocks, for training a
-tagger or a captioner its feature maps.
-
-Networks as ONNX graphs: what a backbone folder serves, and what fills the activation cache.
+For fine-tuning a backbone these are the activations before its trained blocks (`LowerBlocks`), for
+training a captioner its feature maps (`load_feature_maps`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from capsearch.encoders.atomic import write_text
 from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.data.features import Report, decoded_batches
-from capsearch.encoders.models import model_folder
-from capsearch.encoders.models.image import GRID
-from capsearch.encoders.train.trunk import Trunk
-from capsearch.engine.errors import DataProblem
-from capsearch.engine.records import Pixels, Vectors
+from capsearch.encoders.models.image import ImageNetwork
+from capsearch.engine.errors import DataProblem, TrainingProblem
+from capsearch.engine.records import ImageFeatures, Pixels, Vectors
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -160,137 +151,70 @@ def _key(layers: FrozenLayers, images: Sequence[CaptionedImage]) -> str:
     return f"{layers.name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 
-OPSET = 18  # the oldest that torch's exporter writes without converting
-OUTPUTS = ("features", GRID)
-MIN_HALVED = 64  # entries; smaller tensors stay float32
+@dataclass(frozen=True, slots=True)
+class EncodedImages:
+    """Readable images of a split and their features, row by row; the maps are memory-mapped."""
+
+    data: CaptionDataset
+    pooled: Vectors  # (N, F)
+    grid: NDArray[np.float16]  # (N, G, C)
+
+    def __len__(self) -> int:
+        return len(self.pooled)
+
+    def at(self, rows: NDArray[np.int64]) -> ImageFeatures:
+        """Some rows, as float32."""
+        grid = np.stack([self.grid[row] for row in rows]) if len(rows) else self.grid[:0]
+        return ImageFeatures(self.pooled[rows].astype(np.float32), grid.astype(np.float32))
+
+    def only(self, rows: NDArray[np.int64]) -> EncodedImages:
+        """Some of the images."""
+        images = [self.data.images[row] for row in rows]
+        return replace(
+            self, data=self.data.only(images), pooled=self.pooled[rows], grid=self.grid[rows]
+        )
 
 
-class StandardisedBackbone(nn.Module):
-    """The graph of a served backbone: uint8 pixels in, features and feature map out."""
+@dataclass(frozen=True, slots=True)
+class _MapEncoder:
+    """A backbone as the frozen layers of an activation cache."""
 
-    def __init__(self, network: Trunk, mean: Tensor, deviation: Tensor) -> None:
-        super().__init__()
-        self.network = network
-        self.mean: Tensor
-        self.deviation: Tensor
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
+    backbone: ImageNetwork
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, S, S, 3) uint8 -> (N, F) standardised features, (N, G, F) feature map."""
-        cells = self.network.feature_map(self.network.lower(self.network.scale(pixels), 0), 0)
-        features = cells.mean((2, 3))
-        return (features - self.mean) / self.deviation, cells.flatten(2).transpose(1, 2)
+    @property
+    def name(self) -> str:
+        return f"{self.backbone.name}-{self.backbone.digest}"
+
+    def preprocess(self, image: Image) -> Pixels:
+        return self.backbone.preprocess(image)
+
+    def activations(self, pixels: list[Pixels]) -> tuple[NDArray[np.float16], Vectors]:
+        features = self.backbone.feature_maps(pixels)
+        if features.grid is None:
+            raise TrainingProblem(
+                f"the backbone {self.backbone.name} has no feature map, which a captioner attends "
+                "to; choose another --backbone, or train one"
+            )
+        return features.grid.astype(np.float16), features.pooled
 
 
-def export_backbone(
-    network: Trunk,
-    size: int,
-    mean: Tensor,
-    deviation: Tensor,
+def load_feature_maps(
+    backbone: ImageNetwork,
+    data: CaptionDataset,
     folder: Path,
-    card: dict[str, Any],
-) -> None:
-    """Write a backbone folder; its float16 weights are cast to float32 when a session opens."""
-    folder.mkdir(parents=True, exist_ok=True)
-    served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
-    to_onnx(served, size, folder / "backbone.onnx", OUTPUTS)
-    _halve_file(folder / "backbone.onnx")
-    common = {"kind": "backbone", "input_size": size, "dimension": len(mean)}
-    model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
+    report: Report | None = None,
+    whole: CaptionDataset | None = None,
+) -> EncodedImages:
+    """The images that can be read with their features and feature maps.
 
-
-def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> None:
-    """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N.
-
-    Weights keep their names and values, so that they can be read back.
+    The cache takes G x C x 2 bytes an image. If it has all images of `whole`, of which `data` are
+    some, they are taken from there. TrainingProblem for a backbone without maps.
     """
-    # Two images, not one: torch.export specialises a dimension of size 1 to that size.
-    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
-    shapes = {0: torch.export.Dim("images")}
-    write_graph(module, example, shapes, ["pixels", *outputs], to, keep_weights=True)
-
-
-def write_graph(
-    module: nn.Module,
-    example: Tensor,
-    shapes: Mapping[int, Any],
-    names: Sequence[str],
-    to: Path,
-    external_data: bool = False,
-    keep_weights: bool = False,
-) -> None:
-    """The graph of a module with one input; `names` are that of the input and of the outputs.
-
-    `shapes` are the dimensions of the input that may change. With `external_data`, weights lie
-    beside the graph, which may then be larger than protobuf's two gigabytes. With `keep_weights`,
-    they are those of the module by name: none is transposed or otherwise folded.
-    """
-    with _without_exporter_warnings():
-        program = torch.onnx.export(
-            module,
-            (example,),
-            input_names=[names[0]],
-            output_names=list(names[1:]),
-            dynamic_shapes=(dict(shapes),),
-            opset_version=OPSET,
-            dynamo=True,
-            optimize=not keep_weights,
-            verbose=False,
-        )
-        assert program is not None  # as there was no file to write to
-        if keep_weights:
-            _optimize_around_weights(program.model)
-        program.save(to, external_data=external_data)
-
-
-def _optimize_around_weights(model: Any) -> None:
-    """What the exporter does by default, but for nodes that take a weight."""
-    from onnxscript.optimizer import optimize_ir
-
-    def folded(node: Any) -> bool | None:
-        weights = [one for one in node.inputs if one is not None and one.is_initializer()]
-        return False if weights else None  # None: as by default
-
-    optimize_ir(model, should_fold=folded)
-
-
-@contextmanager
-def _without_exporter_warnings() -> Iterator[None]:
-    """Hides what the exporter reports about itself: no torchvision, its own deprecations."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def _halve_file(path: Path) -> None:
-    import onnx
-
-    model = onnx.load(path)
-    halve(model)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-
-
-def halve(model: Any) -> None:
-    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    casts = []
-    for weight in model.graph.initializer:
-        if weight.data_type != TensorProto.FLOAT or np.prod(weight.dims) < MIN_HALVED:
-            continue
-        half = numpy_helper.from_array(
-            numpy_helper.to_array(weight).astype(np.float16), f"{weight.name}.half"
-        )
-        casts.append(helper.make_node("Cast", [half.name], [weight.name], to=TensorProto.FLOAT))
-        weight.CopyFrom(half)
-    nodes = [*casts, *model.graph.node]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    layers = _MapEncoder(backbone)
+    if whole is None or len(whole) == len(data) or not is_complete(layers, [whole], folder):
+        own = load_activations(layers, [data], folder, report)
+        return EncodedImages(own.data, own.features, own.values)
+    cached = load_activations(layers, [whole], folder, report)
+    row_of = {image.id: row for row, image in enumerate(cached.data.images)}
+    rows = np.array([row_of[image.id] for image in data.images], np.int64)
+    return EncodedImages(data, cached.features[rows], cached.values[rows])

@@ -3,17 +3,12 @@
 Two cores suffice because the frozen lower blocks run once: their activations are cached on disk
 (69 kB an image for lite2, float16) and every epoch runs only the upper blocks, with batch norm
 folded away. Flips and crops are applied to the activations.
-
-The networks that can be fine-tuned, by name.
-
-The initial weights of a backbone run: a pretrained network, or a model to fine-tune further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,56 +22,11 @@ from torch import Tensor, nn
 from capsearch.encoders.images.preprocess import squash
 from capsearch.encoders.models import model_folder, registry
 from capsearch.encoders.models.image import open_session
-from capsearch.encoders.train import tinyvit
-from capsearch.encoders.train.activations import to_onnx
 from capsearch.encoders.train.dual_encoder import DualEncoder, TrainingSet, image_features
-from capsearch.encoders.train.efficientnet import FEATURES, LITES, load_imagenet
-from capsearch.encoders.train.trunk import Architecture, Block, Trunk
+from capsearch.encoders.train.graphs import to_onnx
+from capsearch.encoders.train.networks import NETWORKS, Block, Trunk, network, network_of
 from capsearch.engine.errors import TrainingProblem, UnknownModel
 from capsearch.engine.records import Pixels, Vectors
-
-NETWORKS: Mapping[str, Architecture] = {
-    **{
-        name: Architecture(
-            title=f"EfficientNet-{name}, batch norm folded",
-            input_size=lite.input_size,
-            features=FEATURES,
-            first_trained=lite.first_trained,
-            source=f"ImageNet weights, sha256 {lite.sha256}, Apache-2.0",
-            load=partial(load_imagenet, name),
-            crops=True,
-        )
-        for name, lite in LITES.items()
-    },
-    "tinyvit": Architecture(
-        title="TinyViT-5M, batch norm folded",
-        input_size=tinyvit.INPUT_SIZE,
-        features=tinyvit.FEATURES,
-        first_trained=9,  # the last three blocks of the third stage, and the fourth
-        source=f"ImageNet-22k weights of its authors (Microsoft, MIT), {tinyvit.SOURCE}",
-        load=tinyvit.load_pretrained,
-        crops=False,  # windows have a fixed size
-    ),
-}
-
-
-def network(name: str) -> Architecture:
-    """TrainingProblem for a name that is not in the table."""
-    if name not in NETWORKS:
-        raise TrainingProblem(f"no network called '{name}'; there is {', '.join(NETWORKS)}")
-    return NETWORKS[name]
-
-
-def network_of(title: str, backbone: str) -> str:
-    """The name of the network that a backbone's card has as its architecture."""
-    for name, one in NETWORKS.items():
-        if one.title == title:
-            return name
-    raise TrainingProblem(
-        f"{backbone} has an unknown architecture ({title}); only {', '.join(NETWORKS)} can be "
-        "fine-tuned"
-    )
-
 
 MAX_CROP = 5  # rows and columns of activations that a training crop may remove
 DROP = 0.15  # probability that an image skips the last block in training; lower for earlier ones

@@ -1,8 +1,4 @@
-"""The run that trains a captioner on a fixed backbone's feature maps.
-
-What the stages of a captioner's training share: the run, its data, its captions, its search.
-
-Training schemes of captioners by name, as the papers compare them.
+"""The run that trains a captioner on a fixed backbone's feature maps, and its schemes by name.
 
 monolingual       one language, captions written for these photographs
 mixed             all captions at once, whoever wrote them
@@ -20,7 +16,7 @@ self-critical     samples of a trained captioner are rewarded for CIDEr-D (Renni
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -41,31 +37,34 @@ from capsearch.encoders.models.captioner import (
 )
 from capsearch.encoders.models.image import ImageNetwork, check_backbone
 from capsearch.encoders.models.tagger import BuiltInTagger
-from capsearch.encoders.train.caption_match import fit_match, with_match
+from capsearch.encoders.settings import DEFAULT_BACKBONE, CaptionRun
+from capsearch.encoders.train.activations import EncodedImages, load_feature_maps
+from capsearch.encoders.train.caption_match import fit_confidence, fit_match, pick, with_match
 from capsearch.encoders.train.caption_metrics import references_of
-from capsearch.encoders.train.caption_rewards import SelfCriticalTrainer, pick
-from capsearch.encoders.train.captions import (
+from capsearch.encoders.train.caption_trainer import (
     CaptionSet,
     CaptionTrainer,
-    EncodedCaptions,
     ReferenceSet,
-    TokenisedCaptions,
+    SelfCriticalTrainer,
     ciders,
-    encode,
     first_images,
-    fit_confidence,
+)
+from capsearch.encoders.train.captions import (
+    Captions,
+    encode,
     main_captions,
     tokenise,
     vocabulary_of,
 )
 from capsearch.encoders.train.decoders import CaptionConfig, CaptionNetwork
-from capsearch.encoders.train.feature_maps import EncodedImages, load_feature_maps
 from capsearch.encoders.train.loop import Epoch, interpolate_weights
 from capsearch.encoders.train.run import (
     Listener,
-    TrainingRun,
+    checkpoint_of,
     fit,
     head_card,
+    rounded,
+    training_options,
     used_part,
     whole_split,
 )
@@ -102,7 +101,9 @@ class Stage:
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
         """The languages of each decoder."""
-        return {one: (one,) for one in self.languages} if self.separate else {ALL: self.languages}
+        if self.separate:
+            return {language: (language,) for language in self.languages}
+        return {ALL: self.languages}
 
 
 def _monolingual(languages: tuple[str, ...]) -> tuple[Stage, ...]:
@@ -112,29 +113,16 @@ def _monolingual(languages: tuple[str, ...]) -> tuple[Stage, ...]:
 
 
 def _transfer(languages: tuple[str, ...]) -> tuple[Stage, ...]:
-    others = tuple(one for one in languages if one != "en")
+    others = tuple(language for language in languages if language != "en")
     if not others or "en" not in languages:
         raise TrainingProblem("transfer goes from English to other languages; add their --lang")
     return Stage(("en",)), Stage(others, keep="image")
 
 
-def _several(languages: Sequence[str], scheme: str) -> None:
+def _several(languages: tuple[str, ...], scheme: str) -> tuple[str, ...]:
     if len(languages) < 2:
         raise TrainingProblem(f"{scheme} training has several languages; give more than one --lang")
-
-
-def _artificial_token(languages: tuple[str, ...]) -> tuple[Stage, ...]:
-    _several(languages, "artificial-token")
-    return (Stage(languages),)
-
-
-def _alternate(languages: tuple[str, ...]) -> tuple[Stage, ...]:
-    _several(languages, "alternate")
-    return (Stage(languages, separate=True),)
-
-
-def _mixed(languages: tuple[str, ...]) -> tuple[Stage, ...]:
-    return (Stage(languages, main=False),)
+    return languages
 
 
 def _sequential(languages: tuple[str, ...]) -> tuple[Stage, ...]:
@@ -142,23 +130,15 @@ def _sequential(languages: tuple[str, ...]) -> tuple[Stage, ...]:
     return Stage(languages, main=False), last
 
 
-def _self_training(languages: tuple[str, ...]) -> tuple[Stage, ...]:
-    return (Stage(languages, keep="everything", picked=True),)
-
-
-def _self_critical(languages: tuple[str, ...]) -> tuple[Stage, ...]:
-    return (Stage(languages, keep="everything", rewarded=True),)
-
-
 SCHEMES: Mapping[str, Callable[[tuple[str, ...]], tuple[Stage, ...]]] = {
     "sequential": _sequential,
-    "mixed": _mixed,
-    "artificial-token": _artificial_token,
+    "mixed": lambda languages: (Stage(languages, main=False),),
+    "artificial-token": lambda languages: (Stage(_several(languages, "artificial-token")),),
     "transfer": _transfer,
-    "alternate": _alternate,
+    "alternate": lambda languages: (Stage(_several(languages, "alternate"), separate=True),),
     "monolingual": _monolingual,
-    "self-training": _self_training,
-    "self-critical": _self_critical,
+    "self-training": lambda languages: (Stage(languages, keep="everything", picked=True),),
+    "self-critical": lambda languages: (Stage(languages, keep="everything", rewarded=True),),
 }
 
 
@@ -172,70 +152,56 @@ def stages_of(scheme: str, languages: tuple[str, ...]) -> tuple[Stage, ...]:
 _CANDIDATES = 10  # captions of each image that the match chooses from
 
 
-@dataclass(frozen=True, slots=True)
-class CaptionRun:
-    """A training run of a captioner. `tagger`: the model whose tags are an input; "" for none.
-
-    `initial`: a captioner that is trained on; "" for a new one. It has its own words and decoder.
-    """
-
-    run: TrainingRun
-    config: CaptionConfig
-    scheme: str = "sequential"
-    tagger: str = ""
-    beam: int = 3
-    initial: str = ""
+_REWARDED_EMA = 0.2  # epochs: rewards change a trained network quickly
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionJob:
     """A run with its data."""
 
-    captioner: CaptionRun
+    run: CaptionRun
+    config: CaptionConfig
     backbone: ImageNetwork
     tagger: BuiltInTagger | None
     train: EncodedImages
     validation: EncodedImages
-    captions: Mapping[str, TokenisedCaptions]
+    captions: Mapping[str, Captions]
     vocabulary: CaptionVocabulary
     listener: Listener
 
+    @property
+    def beam(self) -> Beam:
+        """The search of the finished model, which also writes the captions that are picked."""
+        return Beam(self.run.beam, self.config.max_words, candidates=_CANDIDATES)
 
-def encoded(job: CaptionJob, stage: Stage) -> Mapping[str, EncodedCaptions]:
-    """A stage's captions by language, without those that have an unknown word."""
-    return {
-        language: encode(
-            captions_of(job, stage, language), job.vocabulary, language, len(job.train)
-        )
-        for language in stage.languages
-    }
+    def captions_of(self, stage: Stage, language: str) -> Captions:
+        """The captions that a stage learns from."""
+        captions = self.captions[language]
+        return main_captions(captions) if stage.main else captions
 
+    def encoded(self, stage: Stage) -> Mapping[str, Captions]:
+        """A stage's captions by language, without those that have an unknown word."""
+        return {
+            language: encode(self.captions_of(stage, language), self.vocabulary, language)
+            for language in stage.languages
+        }
 
-def captions_of(job: CaptionJob, stage: Stage, language: str) -> TokenisedCaptions:
-    """The captions that a stage learns from."""
-    captions = job.captions[language]
-    return main_captions(captions) if stage.main else captions
-
-
-def beam_of(captioner: CaptionRun) -> Beam:
-    """The search of the finished model, which also writes the captions that are picked."""
-    return Beam(captioner.beam, captioner.config.max_words, candidates=_CANDIDATES)
-
-
-_REWARDED_EMA = 0.2  # epochs: rewards change a trained network quickly
+    def references(self, languages: tuple[str, ...]) -> ReferenceSet:
+        """The validation images with what people wrote of them."""
+        return ReferenceSet(self.validation, references_of(self.validation.data, languages))
 
 
-def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Path:
+def train_caption(run: CaptionRun, listener: Listener) -> Path:
     """Train a captioner by a scheme; the new model's folder."""
-    run = captioner.run
-    stages = stages_of(captioner.scheme, run.languages)
-    if stages[0].needs_captioner and not captioner.initial:
-        raise TrainingProblem(f"{captioner.scheme} training starts from a captioner: give --from")
-    initial = registry.load_captioner(captioner.initial) if captioner.initial else None
+    config = CaptionConfig(architecture=run.decoder, width=run.width, layers=run.layers)
+    stages = stages_of(run.scheme, run.languages)
+    if stages[0].needs_captioner and not run.from_:
+        raise TrainingProblem(f"{run.scheme} training starts from a captioner: give --from")
+    initial = registry.load_captioner(run.from_) if run.from_ else None
     if initial is not None:
-        captioner = _like(captioner, initial)
+        run, config = _like(run, initial)
         stages = (replace(stages[0], keep="everything"), *stages[1:])
-    job = _prepare(captioner, initial, listener or Listener())
+    job = _prepare(run, config, initial, listener)
     if not run.resume:
         _remove_checkpoints(run, len(stages))
     network = None if initial is None else _loaded(job, stages[0], initial)
@@ -248,65 +214,59 @@ def train_caption(captioner: CaptionRun, listener: Listener | None = None) -> Pa
     assert network is not None and best is not None  # a scheme has stages
     if before is not None:
         best = _interpolated(job, network, before, best)
-    run = replace(run, languages=stages[-1].languages)
-    _export(replace(job, captioner=replace(captioner, run=run)), stages[-1], network, best)
+    run = replace(run, lang=stages[-1].languages)
+    _export(replace(job, run=run), stages[-1], network, best)
     _remove_checkpoints(run, len(stages))
-    return run.output
+    return run.folder
 
 
-def _like(captioner: CaptionRun, initial: BuiltInCaptioner) -> CaptionRun:
+def _like(run: CaptionRun, initial: BuiltInCaptioner) -> tuple[CaptionRun, CaptionConfig]:
     """The run with the backbone, decoder, languages and tags of the model it starts from."""
-    if set(captioner.run.languages) != set(initial.languages):
+    if set(run.languages) != set(initial.languages):
         raise TrainingProblem(
-            f"{captioner.initial} writes {', '.join(initial.languages)}: give these --lang"
+            f"{run.from_} writes {', '.join(initial.languages)}: give these --lang"
         )
     config = CaptionConfig(**initial.card["training"]["config"])
-    backbone = str(initial.card["backbone"])
-    run = replace(captioner.run, languages=initial.languages, backbone=backbone)
-    tagger = str(initial.card.get("tagger", ""))
-    return replace(captioner, run=run, config=config, tagger=tagger)
+    backbone, tags = str(initial.card["backbone"]), initial.card.get("tagger")
+    return replace(run, lang=initial.languages, backbone=backbone, tags=tags), config
 
 
 def _loaded(job: CaptionJob, stage: Stage, initial: BuiltInCaptioner) -> CaptionNetwork:
     network = _network(job, replace(stage, keep="nothing"), None)
     if set(network.groups) != set(initial.decoders.groups):
         raise TrainingProblem(
-            f"{initial.name} has other decoders than the scheme '{job.captioner.scheme}' trains"
+            f"{initial.name} has other decoders than the scheme '{job.run.scheme}' trains"
         )
     network.load(initial.decoders.arrays)
     return network
 
 
 def _prepare(
-    captioner: CaptionRun, initial: BuiltInCaptioner | None, listener: Listener
+    run: CaptionRun, config: CaptionConfig, initial: BuiltInCaptioner | None, listener: Listener
 ) -> CaptionJob:
-    run = captioner.run
-    backbone = registry.load_backbone(run.backbone)
-    tagger = registry.load_tagger(captioner.tagger) if captioner.tagger else None
-    if captioner.tagger:
-        card = model_folder.read_card(registry.find(captioner.tagger, "tagger"))
-        check_backbone(card, backbone)
+    backbone = registry.load_backbone(run.backbone or DEFAULT_BACKBONE)
+    tagger = registry.load_tagger(run.tags) if run.tags else None
+    if run.tags:
+        check_backbone(model_folder.read_card(registry.find(run.tags, "tagger")), backbone)
     if initial is not None:  # of that name there may be another one now
         check_backbone(initial.card, backbone)
     train, validation = (
-        _with_tags(
-            load_feature_maps(
-                backbone,
-                used_part(run, whole, split),
-                run.cache,
-                listener.report(f"maps of {split}"),
-                whole,
-            ),
-            tagger,
-        )
-        for split in (run.train_split, run.validation_split)
-        for whole in [whole_split(run, split)]
+        _with_tags(_feature_maps(run, backbone, split, listener), tagger)
+        for split in (run.train_split, run.val_split)
     )
-    captions = tokenise(train.data, run.languages, captioner.config.max_words)
+    captions = tokenise(train.data, run.languages, config.max_words)
     vocabulary = initial.vocabulary if initial else vocabulary_of(captions, run.min_count)
     return CaptionJob(
-        captioner, backbone, tagger, train, validation, captions, vocabulary, listener
+        run, config, backbone, tagger, train, validation, captions, vocabulary, listener
     )
+
+
+def _feature_maps(
+    run: CaptionRun, backbone: ImageNetwork, split: str, listener: Listener
+) -> EncodedImages:
+    whole = whole_split(run, split)
+    used, report = used_part(run, whole, split), listener.report(f"maps of {split}")
+    return load_feature_maps(backbone, used, run.features, report, whole)
 
 
 def _with_tags(images: EncodedImages, tagger: BuiltInTagger | None) -> EncodedImages:
@@ -317,37 +277,35 @@ def _with_tags(images: EncodedImages, tagger: BuiltInTagger | None) -> EncodedIm
 
 def _network(job: CaptionJob, stage: Stage, before: CaptionNetwork | None) -> CaptionNetwork:
     """A new network, with what the stage takes from the one before."""
-    groups = {name: job.vocabulary.only(*found) for name, found in stage.groups.items()}
-    config, seed = job.captioner.config, job.captioner.run.options.seed
+    groups = {name: job.vocabulary.only(*languages) for name, languages in stage.groups.items()}
     cells = (int(job.train.grid.shape[1]), int(job.train.grid.shape[2]))
-    network = CaptionNetwork(job.train.pooled.shape[1], cells, groups, config, seed)
+    network = CaptionNetwork(job.train.pooled.shape[1], cells, groups, job.config, job.run.seed)
     if before is not None and stage.keep == "everything":
         network.load_state_dict(before.state_dict())
         return network
     if before is not None and stage.keep == "image":
         network.image.load_state_dict(before.image.state_dict())
-    for name, found in stage.groups.items():
-        counts = {language: _counts(job, stage, language) for language in found}
+    for name, languages in stage.groups.items():
+        counts = {language: _counts(job, stage, language) for language in languages}
         network.decoder(name).set_frequencies(counts)
     return network
 
 
 def _train(job: CaptionJob, stage: Stage, number: int, network: CaptionNetwork) -> Epoch:
-    run = job.captioner.run
-    options = replace(
-        run.options,
-        lr=run.options.lr * stage.lr,
-        epochs=max(1, round(run.options.epochs * stage.epochs)),
-        ema_epochs=_REWARDED_EMA if stage.rewarded else run.options.ema_epochs,
+    run = job.run
+    options = training_options(
+        run,
+        lr=run.lr * stage.lr,
+        epochs=max(1, round(run.epochs * stage.epochs)),
+        **({"ema_epochs": _REWARDED_EMA} if stage.rewarded else {}),
     )
-    captions = encoded(job, stage)
-    references = references_of(job.validation.data, stage.languages)
-    if not any(references.values()):
-        raise TrainingProblem(f"no captions to validate with in split '{run.validation_split}'")
+    validation = job.references(stage.languages)
+    if not any(validation.references.values()):
+        raise TrainingProblem(f"no captions to validate with in split '{run.val_split}'")
     trainer = (SelfCriticalTrainer if stage.rewarded else CaptionTrainer)(
         network,
-        CaptionSet(job.train, captions),
-        ReferenceSet(job.validation, references),
+        CaptionSet(job.train, job.encoded(stage)),
+        validation,
         options,
         _checkpoint(run, number),
         alternate=stage.separate,
@@ -359,53 +317,49 @@ def _interpolated(
     job: CaptionJob, network: CaptionNetwork, initial: Mapping[str, Tensor], best: Epoch
 ) -> Epoch:
     """With the weights between old and new that write the best captions by beam search."""
-    languages = job.captioner.run.languages
-    validation = ReferenceSet(job.validation, references_of(job.validation.data, languages))
-    beam = beam_of(job.captioner)
+    validation = first_images(job.references(job.run.languages))
 
     def scores() -> Mapping[str, float]:
-        return ciders(network.served(), first_images(validation), beam)
+        return ciders(network.served(), validation, job.beam)
 
     return interpolate_weights(network, initial, replace(best, validation=scores()), scores)
 
 
-def _with_picked(
-    job: CaptionJob, stage: Stage, network: CaptionNetwork
-) -> Mapping[str, TokenisedCaptions]:
+def _with_picked(job: CaptionJob, stage: Stage, network: CaptionNetwork) -> Mapping[str, Captions]:
     """The captions, and those that the captioner itself writes of the same images.
 
     They are written anew when a run is resumed: the same, since the captioner is.
     """
-    everything = encoded(job, replace(stage, main=False))
+    everything = job.encoded(replace(stage, main=False))
     arrays = fit_match(job.train.pooled, everything, job.vocabulary)
     picked = pick(
         network.served(),
         CaptionMatch(arrays, 0.0),
         job.train,
         everything,
-        beam_of(job.captioner),
+        job.beam,
         job.listener.report("captions of train"),
     )
-    return {one: found + picked[one] for one, found in job.captions.items()}
+    return {language: own + picked[language] for language, own in job.captions.items()}
 
 
 def _counts(job: CaptionJob, stage: Stage, language: str) -> NDArray[np.int64]:
     """(W + 1,) how often each output occurs in the stage's captions."""
     counts = np.zeros(len(job.vocabulary.words[language]) + 1, np.int64)
-    for words in captions_of(job, stage, language).words:
+    for words in job.captions_of(stage, language).words:
         ids = job.vocabulary.encode(words, language)
         if ids is not None:
             np.add.at(counts, ids, 1)
     return counts
 
 
-def _remove_checkpoints(run: TrainingRun, stages: int) -> None:
+def _remove_checkpoints(run: CaptionRun, stages: int) -> None:
     for number in range(stages):
         _checkpoint(run, number).unlink(missing_ok=True)
 
 
-def _checkpoint(run: TrainingRun, stage: int) -> Path:
-    return run.output.parent / f"{run.output.name}.{stage + 1}.checkpoint.safetensors"
+def _checkpoint(run: CaptionRun, stage: int) -> Path:
+    return checkpoint_of(run, f".{stage + 1}")
 
 
 def _export(job: CaptionJob, stage: Stage, network: CaptionNetwork, best: Epoch) -> None:
@@ -413,28 +367,27 @@ def _export(job: CaptionJob, stage: Stage, network: CaptionNetwork, best: Epoch)
 
     The match of captions and images is fitted on the captions of the last stage.
     """
-    captioner, run, folder = job.captioner, job.captioner.run, job.captioner.run.output
-    beam = beam_of(captioner)
-    validation = ReferenceSet(job.validation, references_of(job.validation.data, run.languages))
-    match = fit_match(job.train.pooled, encoded(job, stage), job.vocabulary)
+    run, folder, beam = job.run, job.run.folder, job.beam
+    validation = job.references(run.languages)
+    match = fit_match(job.train.pooled, job.encoded(stage), job.vocabulary)
     decoders = with_match(network.served(), match, validation, beam)
     confidence = fit_confidence(decoders, validation, beam)
-    arrays = {**network.arrays(), **{f"{MATCH}.{name}": one for name, one in match.items()}}
+    arrays = {**network.arrays(), **{f"{MATCH}.{name}": array for name, array in match.items()}}
     model_folder.save_arrays(folder / WEIGHTS_FILE, arrays, exact=[f"{MATCH}.{WHITENING}"])
     job.vocabulary.only(*run.languages).save(folder)
     card: dict[str, Any] = {
-        **head_card(run, job.backbone, best, _training(job)),
+        **head_card(run, job.backbone, run.backbone or DEFAULT_BACKBONE, best, _training(job)),
         "description": f"captions in {', '.join(run.languages)} on {job.backbone.name}",
-        "architecture": captioner.config.architecture,
-        "groups": {name: list(found.languages) for name, found in network.groups.items()},
+        "architecture": job.config.architecture,
+        "groups": {name: list(group.languages) for name, group in network.groups.items()},
         "beam": asdict(beam),
         "match_weight": 0.0 if decoders.match is None else decoders.match.weight,
-        "validation_beam": {k: round(v, 4) for k, v in ciders(decoders, validation, beam).items()},
-        "confidence": {language: asdict(found) for language, found in confidence.items()},
+        "validation_beam": rounded(ciders(decoders, validation, beam)),
+        "confidence": {language: asdict(fitted) for language, fitted in confidence.items()},
     }
-    if job.tagger is not None:
+    if job.tagger is not None and run.tags:
         card |= {
-            "tagger": registry.reference(captioner.tagger),
+            "tagger": registry.reference(run.tags),
             "tagger_digest": job.tagger.name.rpartition("@")[2],
         }
     digest = model_folder.digest(folder, str(card["backbone_digest"]), str(card["beam"]))
@@ -444,8 +397,8 @@ def _export(job: CaptionJob, stage: Stage, network: CaptionNetwork, best: Epoch)
 def _training(job: CaptionJob) -> Mapping[str, Any]:
     return {
         "images": len(job.train),
-        "captions": {one: len(found.image_rows) for one, found in job.captions.items()},
-        "scheme": job.captioner.scheme,
-        **({"initial": registry.reference(job.captioner.initial)} if job.captioner.initial else {}),
-        "config": asdict(job.captioner.config),
+        "captions": {language: len(captions) for language, captions in job.captions.items()},
+        "scheme": job.run.scheme,
+        **({"initial": registry.reference(job.run.from_)} if job.run.from_ else {}),
+        "config": asdict(job.config),
     }

@@ -1,51 +1,355 @@
-"""Captions as training data of a captioner: their words and their sources.
+"""Captions as training data: what is known of each, its words, and the vocabularies they give.
 
-The loss of a batch's captions against its images, and against each other.
-
-A caption can be the name of a concept ("dolphin"), which is true of every image that shows it:
-those are no negatives.
-
-The trainer of captioners: cross entropy on captions, CIDEr-D on validation.
-
-How sure a caption is: the probability that it names nothing that is not there.
-
-A caption is right if everything it names was also named by people, in any language, or is among
-the image's labelled objects: no object is hallucinated (CHAIR, Rohrbach et al. 2018).
+Text encoders learn from token ids and sentence vectors (`build_corpus`), captioners from positions
+among a decoder's outputs (`tokenise`, `encode`). Images with labels and no captions of their own
+are captioned with the names of concepts.
 """
 
 from __future__ import annotations
 
-import math
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
-from pathlib import Path
-from typing import cast
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from random import Random
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from capsearch.encoders.calibrate import regression
-from capsearch.encoders.calibrate.regression import Floats
 from capsearch.encoders.data.dataset import CaptionDataset
-from capsearch.encoders.data.layouts import LEFT_OUT_SOURCES, CaptionedImage
-from capsearch.encoders.data.tag_labels import annotate, named_in
-from capsearch.encoders.models.caption_search import (
-    Beam,
-    CaptionVocabulary,
-    Hypotheses,
-    build_vocabulary,
-)
-from capsearch.encoders.models.captioner import BATCH, CaptionDecoders, Confidence
+from capsearch.encoders.data.features import EncodesSentences, FeatureCache, cached_word_vectors
+from capsearch.encoders.data.labels import folded_names, held_out
+from capsearch.encoders.data.layouts import LEFT_OUT_SOURCES
+from capsearch.encoders.data.templates import photo_captions
+from capsearch.encoders.models.caption_search import CaptionVocabulary
+from capsearch.encoders.models.caption_search import build_vocabulary as build_caption_vocabulary
+from capsearch.encoders.models.w2vv import MAX_TOKENS
 from capsearch.encoders.text import concepts
-from capsearch.encoders.train.caption_metrics import References, cider, split_words
-from capsearch.encoders.train.decoders import CaptionNetwork, ImageBatch
-from capsearch.encoders.train.dual_encoder import Loss, TrainingOptions
-from capsearch.encoders.train.feature_maps import EncodedImages
-from capsearch.encoders.train.loop import TrainingLoop, one_group
+from capsearch.encoders.text.languages import simplify
+from capsearch.encoders.text.tokenizers import ChineseTokenizer, tokenizer
+from capsearch.encoders.train.caption_metrics import split_words
 from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.protocols import Tokenizer
+from capsearch.engine.records import Vectors
+
+PER_IMAGE = 6  # captions made of names for each image and language; each step draws some of them
+NO_IMAGE = -1
+NO_CONCEPT = -1
+
+
+def _no_vectors() -> Vectors:
+    return np.empty((0, 0), np.float16)
+
+
+def _no_concepts() -> NDArray[np.int64]:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Captions:
+    """Captions of one language in parallel columns; a column that nobody has filled is empty.
+
+    NO_IMAGE is the row of a sentence without an image, which only a teacher can teach.
+    """
+
+    image_rows: NDArray[np.int64]  # (C,) the row of caption i's image
+    texts: Sequence[str] = field(default=(), repr=False)
+    sources: Sequence[str] = field(default=(), repr=False)
+    words: Sequence[tuple[str, ...]] = field(default=(), repr=False)
+    ids: Sequence[NDArray[np.int64]] = field(default=(), repr=False)  # of the words
+    sentence: Vectors = field(default_factory=_no_vectors, repr=False)  # (C, S) float16
+    concepts: NDArray[np.int64] = field(default_factory=_no_concepts, repr=False)
+    teacher: Vectors = field(default_factory=_no_vectors, repr=False)  # (C, D) its text vectors
+
+    def __len__(self) -> int:
+        return len(self.image_rows)
+
+    def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Captions:
+        """Some of them, in this order."""
+        columns: dict[str, Any] = {
+            name: column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+            for name, column in self._columns().items()
+        }
+        return Captions(**columns)
+
+    def __add__(self, other: Captions) -> Captions:
+        """These and then the others, in the columns that both have."""
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        theirs = other._columns()
+        columns: dict[str, Any] = {
+            name: np.concatenate([column, theirs[name]])
+            if isinstance(column, np.ndarray)
+            else [*column, *theirs[name]]
+            for name, column in self._columns().items()
+            if name in theirs
+        }
+        return Captions(**columns)
+
+    def _columns(self) -> dict[str, Any]:
+        """The columns that are filled, and always the first."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        filled = {name: column for name, column in columns.items() if len(column)}
+        return {"image_rows": self.image_rows, **filled}
+
+    def some(self, count: int, random: np.random.Generator) -> Captions:
+        """At most `count` of them, drawn at random."""
+        return self.at(random.permutation(len(self))[:count])
+
+    def of_sources(self, wanted: Callable[[str], bool]) -> Captions:
+        """Those of some sources."""
+        return self.at([row for row, source in enumerate(self.sources) if wanted(source)])
+
+    def by_image(self, count: int) -> list[NDArray[np.int64]]:
+        """For each of `count` images the rows of its captions."""
+        order = np.argsort(self.image_rows, kind="stable")
+        bounds = np.searchsorted(self.image_rows[order], np.arange(count + 1))
+        return [order[bounds[at] : bounds[at + 1]] for at in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownConcepts:
+    """The concepts that each image shows, broader ones included, as numbers."""
+
+    by_image: Sequence[NDArray[np.int64]]  # N
+    numbers: Mapping[str, int]  # by concept id
+
+    def of(self, image_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(B, K) of some images."""
+        shown = np.zeros((len(image_rows), len(self.numbers)), np.bool_)
+        for at, row in enumerate(image_rows):
+            shown[at, self.by_image[row]] = True
+        return shown
+
+
+def shown_concepts(data: CaptionDataset) -> ShownConcepts | None:
+    """What the images' labels stand for; None if no image has one."""
+    ids = [
+        sorted({broader for concept in image.concepts for broader in concepts.broader(concept)})
+        for image in data.images
+    ]
+    numbers = {concept: at for at, concept in enumerate(sorted(set().union(*ids)))}
+    if not numbers:
+        return None
+    by_image = [np.array([numbers[concept] for concept in shown], np.int64) for shown in ids]
+    return ShownConcepts(by_image, numbers)
+
+
+def texts_of(data: CaptionDataset, language: str) -> Captions:
+    """A language's captions as texts, and the rows of their images."""
+    pairs = [
+        (simplify(caption.text) if language == "zh" else caption.text, row)
+        for row, image in enumerate(data.images)
+        for caption in image.captions.get(language, ())
+        if caption.source not in LEFT_OUT_SOURCES
+    ]
+    return _named_captions([(text, row, NO_CONCEPT) for text, row in pairs])
+
+
+def name_captions(data: CaptionDataset, language: str, shown: ShownConcepts | None) -> Captions:
+    """PER_IMAGE captions of each image with a label, the same in every run.
+
+    The names of held-out concepts are in none of them, unless images show these.
+    """
+    if shown is None:
+        return _named_captions([])
+    unused = folded_names(held_out() - shown.numbers.keys())
+    return _named_captions(
+        [
+            (caption.text, row, shown.numbers[caption.concept])
+            for row, image in enumerate(data.images)
+            if image.concepts
+            for caption in photo_captions(
+                [concepts.by_id(concept) for concept in image.concepts],
+                language,
+                Random(f"{language} {image.id}"),
+                PER_IMAGE,
+                unused,
+            )
+        ]
+    )
+
+
+def _named_captions(entries: Sequence[tuple[str, int, int]]) -> Captions:
+    """Captions from (text, row of the image, number of the concept that it names)."""
+    return Captions(
+        np.array([row for _, row, _ in entries], np.int64),
+        [text for text, _, _ in entries],
+        concepts=np.array([concept for _, _, concept in entries], np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A language's words, whose positions are the token ids, and the tokenizer."""
+
+    language: str
+    words: tuple[str, ...] = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+
+    def token_ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
+        """Ids of the known tokens, in order, truncated as at search time."""
+        known = [self._ids[token] for token in tokens if token in self._ids]
+        return np.array(known[:MAX_TOKENS], np.int64)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ids", {word: at for at, word in enumerate(self.words)})
+
+    _ids: Mapping[str, int] = field(init=False, repr=False, default_factory=dict)
+
+    def encode(self, captions: Captions, sentences: EncodesSentences) -> Captions:
+        """The captions with token ids and sentence vectors."""
+        words = captions.words or [self.tokenizer.tokens(text) for text in captions.texts]
+        return replace(
+            captions,
+            words=(),
+            ids=[self.token_ids(tokens) for tokens in words],
+            sentence=sentences.encode(captions.texts).astype(np.float16, copy=False),
+        )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Vocabularies and encoded captions of both splits."""
+
+    vocabularies: Mapping[str, Vocabulary]
+    vectors: Mapping[str, torch.Tensor]  # word2vec vectors by language
+    train: Mapping[str, Captions]
+    validation: Mapping[str, Captions]
+    shown: ShownConcepts | None = None  # by the training images
+
+
+def build_vocabulary(
+    language: str, texts: Sequence[str], min_count: int = 5
+) -> tuple[Vocabulary, list[tuple[str, ...]]]:
+    """The words that occur `min_count` times, a pinned tokenizer, and the texts as tokens."""
+    splitter = tokenizer(language)
+    tokens = [splitter.tokens(text) for text in texts]
+    if isinstance(splitter, ChineseTokenizer):
+        # Again with the pinned dictionary, so that training and search tokenize alike.
+        splitter = splitter.pinned({word for sentence in tokens for word in sentence})
+        tokens = [splitter.tokens(text) for text in texts]
+    counts = Counter(word for sentence in tokens for word in sentence)
+    words = tuple(sorted(word for word, count in counts.items() if count >= min_count))
+    if not words:
+        raise _no_word(language, min_count)
+    return Vocabulary(language, words, splitter), tokens
+
+
+def _no_word(language: str, min_count: int) -> TrainingProblem:
+    return TrainingProblem(
+        f"no {language} word occurs {min_count} times in the captions; add captions or lower "
+        "--min-count"
+    )
+
+
+def _no_captions(language: str, data: CaptionDataset) -> TrainingProblem:
+    return TrainingProblem(
+        f"no {language} captions in split '{', '.join(data.splits)}'; list the languages of the "
+        "captions with --lang"
+    )
+
+
+def word_vectors(
+    vocabulary: Vocabulary, tokens: Sequence[Sequence[str]], width: int, seed: int
+) -> Vectors:
+    """(V, width) skip-gram vectors of the captions' words, trained with gensim."""
+    from gensim.models import Word2Vec
+
+    logging.getLogger("gensim").setLevel(logging.ERROR)
+    model = Word2Vec(
+        [list(sentence) for sentence in tokens],
+        vector_size=width,
+        window=5,
+        min_count=1,
+        sg=1,
+        epochs=10,
+        seed=seed,
+        workers=1,  # more than one makes the result depend on the scheduler
+    )
+    rows: Vectors = np.stack([model.wv[word] for word in vocabulary.words])
+    # The same scale for every corpus size, one at which the GRU trains well.
+    rows *= 0.1 / max(float(rows.std()), 1e-6)
+    return rows
+
+
+@dataclass(frozen=True)
+class CorpusBuilder:
+    """How captions become a corpus: by which sentence encoder, with words of which width."""
+
+    sentences: EncodesSentences
+    cache: FeatureCache
+    word_width: int
+    min_count: int
+    seed: int
+
+    def build(
+        self,
+        train: CaptionDataset,
+        validation: CaptionDataset,
+        languages: Sequence[str],
+        without_image: Mapping[str, Sequence[str]],
+    ) -> Corpus:
+        """Vocabularies from the training captions, and the encoded captions of both splits.
+
+        `without_image` are more training sentences by language.
+        """
+        vocabularies, vectors, encoded = {}, {}, {}
+        shown = shown_concepts(train)
+        for language in languages:
+            captions = texts_of(train, language) + _named_captions(
+                [(text, NO_IMAGE, NO_CONCEPT) for text in without_image.get(language, ())]
+            )
+            if not len(captions):
+                raise _no_captions(language, train)
+            captions += name_captions(train, language, shown)
+            vocabulary, tokens = build_vocabulary(language, captions.texts, self.min_count)
+            vocabularies[language] = vocabulary
+            encoded[language] = vocabulary.encode(replace(captions, words=tokens), self.sentences)
+            vectors[language] = self._word_vectors(vocabulary, tokens, captions.texts)
+        encoded_validation = captions_of(validation, vocabularies, self.sentences)
+        return Corpus(vocabularies, vectors, encoded, encoded_validation, shown)
+
+    def _word_vectors(
+        self, vocabulary: Vocabulary, tokens: Sequence[Sequence[str]], texts: Sequence[str]
+    ) -> torch.Tensor:
+        rows = cached_word_vectors(
+            self.cache,
+            vocabulary.words,
+            (vocabulary.tokenizer.version, self.word_width, self.seed, self.min_count, list(texts)),
+            partial(word_vectors, vocabulary, tokens, self.word_width, self.seed),
+        )
+        return torch.from_numpy(rows)
+
+
+def captions_of(
+    data: CaptionDataset, vocabularies: Mapping[str, Vocabulary], sentences: EncodesSentences
+) -> dict[str, Captions]:
+    """A split's captions and names of labelled images, encoded with existing vocabularies."""
+    shown = shown_concepts(data)
+    return {
+        language: vocabulary.encode(
+            texts_of(data, language) + name_captions(data, language, shown), sentences
+        )
+        for language, vocabulary in vocabularies.items()
+    }
+
+
+def draws(
+    by_image: Sequence[NDArray[np.int64]],
+    image_rows: NDArray[np.int64],
+    count: int,
+    rng: np.random.Generator,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """(rows in a batch of images, their captions) `count` times, without repeating a caption."""
+    mixed = [rng.permutation(by_image[row]) for row in image_rows]
+    for draw in range(count):
+        having = [at for at, captions in enumerate(mixed) if len(captions) > draw]
+        yield np.array(having, np.int64), np.array([mixed[at][draw] for at in having], np.int64)
+
 
 # Written by people for these photographs. Others are translated, assisted or generated, or of
 # another style: a model learns from them first, and from these last (COCO-CN, sequential learning).
@@ -60,44 +364,11 @@ MAIN_SOURCES = frozenset(
 VOCABULARY_SIZE = 6000  # words of a language; rarer ones are too rare to be learned
 
 
-@dataclass(frozen=True)
-class TokenisedCaptions:
-    """A language's captions in words, with the rows of their images and their sources."""
-
-    image_rows: NDArray[np.int64]  # (C,)
-    words: Sequence[tuple[str, ...]] = field(repr=False)
-    sources: Sequence[str] = field(repr=False)
-
-    def __add__(self, other: TokenisedCaptions) -> TokenisedCaptions:
-        return TokenisedCaptions(
-            np.concatenate([self.image_rows, other.image_rows]),
-            [*self.words, *other.words],
-            [*self.sources, *other.sources],
-        )
-
-    def only(self, wanted: Callable[[str], bool]) -> TokenisedCaptions:
-        """The captions of some sources."""
-        rows = [at for at, source in enumerate(self.sources) if wanted(source)]
-        return TokenisedCaptions(
-            self.image_rows[rows],
-            [self.words[row] for row in rows],
-            [self.sources[row] for row in rows],
-        )
-
-
-@dataclass(frozen=True)
-class EncodedCaptions:
-    """A language's captions as positions in its outputs, END last."""
-
-    sentences: Sequence[NDArray[np.int64]] = field(repr=False)
-    by_image: Sequence[NDArray[np.int64]] = field(repr=False)  # captions of each image
-
-
 def tokenise(
     data: CaptionDataset, languages: Sequence[str], max_words: int
-) -> Mapping[str, TokenisedCaptions]:
+) -> Mapping[str, Captions]:
     """All captions of a data set that are not too long; TrainingProblem where there are none."""
-    found = {}
+    tokenised = {}
     for language in languages:
         entries = [
             (row, split_words(caption.text, language, commas=True), caption.source)
@@ -107,325 +378,33 @@ def tokenise(
         ]
         kept = [entry for entry in entries if 0 < len(entry[1]) <= max_words]
         if not kept:
-            raise TrainingProblem(
-                f"no {language} captions in split '{', '.join(data.splits)}'; list the "
-                "languages of the captions with --lang"
-            )
+            raise _no_captions(language, data)
         rows, words, sources = zip(*kept, strict=True)
-        found[language] = TokenisedCaptions(np.array(rows, np.int64), words, sources)
-    return found
+        tokenised[language] = Captions(np.array(rows, np.int64), words=words, sources=sources)
+    return tokenised
 
 
-def main_captions(captions: TokenisedCaptions) -> TokenisedCaptions:
+def main_captions(captions: Captions) -> Captions:
     """The captions of MAIN_SOURCES, or all where there are none."""
-    main = captions.only(lambda source: source in MAIN_SOURCES)
-    return main if len(main.image_rows) else captions
+    main = captions.of_sources(lambda source: source in MAIN_SOURCES)
+    return main if len(main) else captions
 
 
 def vocabulary_of(
-    captions: Mapping[str, TokenisedCaptions], min_count: int, size: int = VOCABULARY_SIZE
+    captions: Mapping[str, Captions], min_count: int, size: int = VOCABULARY_SIZE
 ) -> CaptionVocabulary:
     """The frequent words; TrainingProblem where a language has none."""
-    made = build_vocabulary({one: found.words for one, found in captions.items()}, min_count, size)
-    for language, words in made.words.items():
+    sentences = {language: one.words for language, one in captions.items()}
+    vocabulary = build_caption_vocabulary(sentences, min_count, size)
+    for language, words in vocabulary.words.items():
         if not words:
-            raise TrainingProblem(
-                f"no {language} word occurs {min_count} times in the captions; add captions or "
-                "lower --min-count"
-            )
-    return made
+            raise _no_word(language, min_count)
+    return vocabulary
 
 
-def encode(
-    captions: TokenisedCaptions, vocabulary: CaptionVocabulary, language: str, images: int
-) -> EncodedCaptions:
-    """The captions that have no unknown word, by image."""
-    sentences, rows = [], []
-    for row, words in zip(captions.image_rows.tolist(), captions.words, strict=True):
-        ids = vocabulary.encode(words, language)
-        if ids is not None:
-            sentences.append(ids)
-            rows.append(row)
-    by_image: list[list[int]] = [[] for _ in range(images)]
-    for at, row in enumerate(rows):
-        by_image[row].append(at)
-    return EncodedCaptions(sentences, [np.array(found, np.int64) for found in by_image])
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Images, or captions of one language, of a batch: at most one for each of its images."""
-
-    rows: NDArray[np.int64]  # of the batch, ascending
-    vectors: Tensor  # one for each
-    concepts: NDArray[np.int64] | None = None  # that captions name, -1 for a sentence; images: None
-
-    def only(self, at: NDArray[np.int64]) -> Side:
-        """Some of them."""
-        concepts = None if self.concepts is None else self.concepts[at]
-        return Side(self.rows[at], self.vectors[at], concepts)
-
-
-@dataclass(frozen=True, slots=True)
-class CaptionLoss:
-    """A loss by name over pairs of sides; `shown` (B, K) tells which images show which concepts."""
-
-    loss: Loss
-    shown: NDArray[np.bool_] | None = None
-
-    def against_images(self, captions: Sequence[Side], images: Tensor, log_scale: Tensor) -> Tensor:
-        """Every language's captions against all images of the batch."""
-        everything = Side(np.arange(len(images)), images)
-        return self._mean([(one, everything) for one in captions], log_scale)
-
-    def between(self, captions: Sequence[Side], log_scale: Tensor) -> Tensor | float:
-        """Captions against each other where an image has several; 0 where none has."""
-        pairs = [
-            (one, other)
-            for one, other in combinations(captions, 2)
-            if len(np.intersect1d(one.rows, other.rows, assume_unique=True)) > 1
-        ]
-        return self._mean(pairs, log_scale) if pairs else 0.0
-
-    def _mean(self, pairs: Sequence[tuple[Side, Side]], log_scale: Tensor) -> Tensor:
-        """One side's captions against the other side, a mean over the captions."""
-        scale = log_scale.exp().clamp(max=100.0)
-        total, count = torch.zeros(()), 0
-        for one, other in pairs:
-            common = one.only(np.flatnonzero(np.isin(one.rows, other.rows)))
-            targets = torch.from_numpy(np.searchsorted(other.rows, common.rows))
-            matching = self._matching(common, other)
-            part = self.loss(common.vectors, other.vectors, targets, scale, matching)
-            total = total + part * len(common.rows)
-            count += len(common.rows)
-        return total / count
-
-    def _matching(self, one: Side, other: Side) -> Tensor | None:
-        """(T, B): a caption names what the other side's image shows, or the other way round."""
-        if self.shown is None:
-            return None
-        found = _named_and_shown(one.concepts, self.shown[other.rows])
-        if other.concepts is not None:
-            found = found | _named_and_shown(other.concepts, self.shown[one.rows]).T
-        return torch.from_numpy(found)
-
-
-def _named_and_shown(
-    concepts: NDArray[np.int64] | None, shown: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """(T, B) where caption t names a concept that image b shows."""
-    assert concepts is not None  # only captions are compared with something
-    found: NDArray[np.bool_] = shown[:, concepts].T & (concepts >= 0)[:, None]
-    return found
-
-
-VALIDATION_IMAGES = 400  # of each language, on which every epoch is measured
-_PADDING = -100
-
-
-@dataclass(frozen=True, slots=True)
-class CaptionSet:
-    """Training images with their captions by language."""
-
-    images: EncodedImages
-    captions: Mapping[str, EncodedCaptions]
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceSet:
-    """Validation images with what people wrote of them."""
-
-    images: EncodedImages
-    references: References
-
-
-class CaptionTrainer(TrainingLoop):
-    """Trains a CaptionNetwork; the best epoch has the highest CIDEr-D on validation.
-
-    `alternate`: batches of one language after the other, as in Miyazaki 2016, instead of all
-    languages in every batch.
-    """
-
-    metric = "CIDEr-D"
-    model: CaptionNetwork
-
-    def __init__(
-        self,
-        model: CaptionNetwork,
-        train: CaptionSet,
-        validation: ReferenceSet,
-        options: TrainingOptions,
-        checkpoint: Path | None = None,
-        alternate: bool = False,
-    ) -> None:
-        groups = one_group(model.parameters(), options.lr)
-        super().__init__(model, groups, len(train.images), options, checkpoint)
-        self.train = train
-        self.validation = first_images(validation)
-        self.alternate = alternate
-
-    def validate(self) -> Mapping[str, float]:
-        """CIDEr-D of greedy captions by the averaged weights."""
-        decoders = cast(CaptionNetwork, self.averaged.module).served()
-        beam = Beam(1, self.model.config.max_words)
-        return ciders(decoders, self.validation, beam)
-
-    def loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-        """Cross entropy per word over all captions drawn for the batch."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.options.bfloat16):
-            return self._loss(image_rows, rng)
-
-    def _loss(self, image_rows: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-        languages = tuple(self.train.captions)
-        if self.alternate:
-            languages = (languages[self.step % len(languages)],)
-        images = self.model.image(self._batch(image_rows))
-        totals, words = [], 0
-        for language in languages:
-            for rows, sentences in self._draws(language, image_rows, rng):
-                loss, count = self._language_loss(images[rows], sentences, language)
-                totals.append(loss)
-                words += count
-        if not totals:
-            raise TrainingProblem("a batch without captions: the training split has too few")
-        return cast(Tensor, sum(totals)) / words
-
-    def _language_loss(
-        self, images: Tensor, sentences: Sequence[NDArray[np.int64]], language: str
-    ) -> tuple[Tensor, int]:
-        """The summed loss of captions, and their number of words."""
-        logits, targets, known = self._predictions(images, sentences, language)
-        loss = nn.functional.cross_entropy(
-            logits, targets, reduction="sum", label_smoothing=self.model.config.label_smoothing
-        )
-        return loss, int(known.sum())
-
-    def _predictions(
-        self, images: Tensor, sentences: Sequence[NDArray[np.int64]], language: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(P, W + 1) logits and (P,) positions of all words, and (B, T) where there are words."""
-        decoder = self.model.decoder(self.model.group_of(language))
-        targets = nn.utils.rnn.pad_sequence(
-            [torch.from_numpy(one) for one in sentences], batch_first=True, padding_value=_PADDING
-        )
-        rows = torch.from_numpy(decoder.vocabulary.outputs(language))
-        start = torch.full((len(targets), 1), decoder.vocabulary.start(language))
-        tokens = torch.cat([start, rows[targets[:, :-1].clamp(min=0)]], 1)
-        hidden = decoder(images, tokens)
-        known = targets != _PADDING
-        return decoder.logits(hidden[known], language), targets[known], known
-
-    def _batch(self, rows: NDArray[np.int64]) -> ImageBatch:
-        found = self.train.images.at(rows)
-        assert found.grid is not None
-        return ImageBatch(torch.from_numpy(found.pooled), torch.from_numpy(found.grid))
-
-    def _draws(
-        self, language: str, image_rows: NDArray[np.int64], rng: np.random.Generator
-    ) -> Iterator[tuple[NDArray[np.int64], Sequence[NDArray[np.int64]]]]:
-        """(rows in the batch, captions) `captions_per_image` times, none twice."""
-        captions = self.train.captions[language]
-        mixed = [rng.permutation(captions.by_image[row]) for row in image_rows]
-        for draw in range(self.options.captions_per_image):
-            having = [at for at, found in enumerate(mixed) if len(found) > draw]
-            if having:
-                yield np.array(having), [captions.sentences[mixed[at][draw]] for at in having]
-
-
-def hypotheses(
-    decoders: CaptionDecoders, images: EncodedImages, rows: NDArray[np.int64], beam: Beam
-) -> Mapping[str, Sequence[tuple[str, float, int]]]:
-    """(caption, log P, length) of some images by language, in batches."""
-    found: dict[str, list[tuple[str, float, int]]] = {}
-    for first in range(0, len(rows), BATCH):
-        batch = decoders.captions(images.at(rows[first : first + BATCH]), beam)
-        for language, one in batch.items():
-            found.setdefault(language, []).extend(_captions(decoders, one, language))
-    return found
-
-
-def _captions(
-    decoders: CaptionDecoders, found: Hypotheses, language: str
-) -> Iterator[tuple[str, float, int]]:
-    yield from zip(
-        decoders.text(found, language),
-        found.log_probability[:, 0].tolist(),
-        found.length[:, 0].tolist(),
-        strict=True,
-    )
-
-
-def ciders(decoders: CaptionDecoders, validation: ReferenceSet, beam: Beam) -> dict[str, float]:
-    """CIDEr-D by language of the captions of all images."""
-    rows = np.arange(len(validation.images))
-    found = hypotheses(decoders, validation.images, rows, beam)
-    return {
-        language: cider({row: captions[row][0] for row in references}, references, language)
-        for language, captions in found.items()
-        if (references := validation.references.get(language))
-    }
-
-
-def first_images(validation: ReferenceSet) -> ReferenceSet:
-    """The first images of each language."""
-    rows = sorted(
-        {row for found in validation.references.values() for row in list(found)[:VALIDATION_IMAGES]}
-    )
-    place = {row: at for at, row in enumerate(rows)}
-    references = {
-        language: {place[row]: texts for row, texts in found.items() if row in place}
-        for language, found in validation.references.items()
-    }
-    return ReferenceSet(validation.images.only(np.array(rows, np.int64)), references)
-
-
-MAX_IMAGES = 600
-_SHOWN = frozenset({"actions", "attributes"})  # tables whose concepts people often leave unsaid
-
-
-def fit_confidence(
-    decoders: CaptionDecoders, validation: ReferenceSet, beam: Beam
-) -> Mapping[str, Confidence]:
-    """By language, from the mean log-probability of a caption's words on validation."""
-    captioned = {row for found in validation.references.values() for row in found}
-    rows = np.array(sorted(captioned), np.int64)[:MAX_IMAGES]
-    found = hypotheses(decoders, validation.images, rows, beam)
-    images = [validation.images.data.images[row] for row in rows]
-    there = _there(validation, images)
-    confidence = {}
-    for language, captions in found.items():
-        scores = np.array([log_p / max(length, 1) for _, log_p, length in captions])
-        pairs = zip(captions, there, strict=True)
-        right = np.array([is_right(text, language, known) for (text, _, _), known in pairs], float)
-        confidence[language] = _fit(scores, right)
-    return confidence
-
-
-def is_right(caption: str, language: str, there: frozenset[str]) -> bool:
-    """Whether all things that a caption names are among concepts that are there."""
-    named = named_in(caption, language).concepts
-    things = [one for one in named if concepts.by_id(one).table not in _SHOWN]
-    return all(_related(one) & there for one in things)
-
-
-def _related(concept: str) -> frozenset[str]:
-    """Itself and what is broader or narrower: an animal is right where people say cat."""
-    return concepts.broader(concept) | concepts.narrower(concept)
-
-
-def _there(validation: ReferenceSet, images: Sequence[CaptionedImage]) -> list[frozenset[str]]:
-    languages = tuple(validation.references)
-    return [
-        frozenset().union(one.objects, one.labels, *one.said.values())
-        for one in annotate(images, languages).mentions
-    ]
-
-
-def _fit(scores: Floats, right: Floats) -> Confidence:
-    """Logistic regression; the share of right captions where they are all right or all wrong."""
-    if 0 < right.sum() < len(right):
-        ones, zeros = np.ones(len(right)), np.zeros(len(right))
-        found = regression.fit(scores[:, None], right, ones, zeros)
-        return Confidence(float(found.coefficients[0]), found.intercept)
-    share = (right.sum() + 1) / (len(right) + 2)
-    return Confidence(0.0, math.log(share / (1 - share)))
+def encode(captions: Captions, vocabulary: CaptionVocabulary, language: str) -> Captions:
+    """The captions that have no unknown word, with positions in the language's outputs."""
+    ids = [vocabulary.encode(words, language) for words in captions.words]
+    known = [row for row, positions in enumerate(ids) if positions is not None]
+    positions = [positions for positions in ids if positions is not None]
+    return replace(captions.at(known), ids=positions)

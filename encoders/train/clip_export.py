@@ -1,9 +1,8 @@
 """`capsearch models export`: an open_clip model as a model folder that is served without torch.
 
-Both towers become ONNX graphs, the tokenizer tokenizer.json. The export is compared with the
-original on images and on sentences in three languages before the folder becomes a model.
-
-open_clip's tokenizers as tokenizer.json, which `encoders.models.clip` reads without torch.
+Both towers become ONNX graphs, the tokenizer a tokenizer.json, which `encoders.models.clip` reads
+without torch. The export is compared with the original on images and on sentences in three
+languages before the folder becomes a model.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from capsearch.engine.errors import InvalidImage, MissingExtra, UnknownModel
 from capsearch.engine.records import LANGUAGES, Pixels, Vectors
 
 if TYPE_CHECKING:
-    from capsearch.encoders.train.clip_graphs import TextGraph
+    from capsearch.encoders.train.graphs import TextGraph
 
 
 # CLIP's own pattern of words; its texts are lowercase.
@@ -149,20 +148,20 @@ def export(
     """
     if (folder / model_folder.CARD).is_file():
         raise UnknownModel(f"{folder} holds a model already; choose another folder")
-    unknown = [one for one in languages if one not in LANGUAGES]
+    unknown = [language for language in languages if language not in LANGUAGES]
     if unknown:
         raise UnknownModel(f"no language '{unknown[0]}'; there is {', '.join(LANGUAGES)}")
-    clip_graphs = _graphs()
+    graphs = _graphs()
     source = OpenClip.find(Reference.parse(reference.removeprefix(f"{SCHEME}:")))
     pixels = _pixels(TorchImageTower(source), images)
     folder.mkdir(parents=True, exist_ok=True)
     report("exporting the tokenizer and the text tower")
     tokens = _write_tokenizer(source, folder)
-    text = clip_graphs.TextGraph(source)
-    tokens = replace(tokens, trim=tokens.trim and _trims(source, text, clip_graphs))
-    clip_graphs.text_graph(source, text, SENTENCES, folder / "text.onnx", tokens.trim)
+    text = graphs.TextGraph(source)
+    tokens = replace(tokens, trim=tokens.trim and _trims(source, text, graphs))
+    graphs.text_graph(source, text, SENTENCES, folder / "text.onnx", tokens.trim)
     report("exporting the image tower")
-    clip_graphs.image_graph(source, folder / "image.onnx")
+    graphs.image_graph(source, folder / "image.onnx")
     card = _card(source, folder, tokens, languages)
     report("comparing with the original")
     parity = _compared(source, folder, card, tokens, pixels)
@@ -174,7 +173,7 @@ def export(
     if int8:
         report("quantising")
         for name in ("text.onnx", "image.onnx"):
-            clip_graphs.to_int8(folder / name, folder / f"int8-{name}")
+            graphs.to_int8(folder / name, folder / f"int8-{name}")
             (folder / name).unlink()
             (folder / f"{name}.data").unlink(missing_ok=True)
             (folder / f"int8-{name}").rename(folder / name)
@@ -192,10 +191,10 @@ def _graphs() -> Any:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
 
-        from capsearch.encoders.train import clip_graphs
+        from capsearch.encoders.train import graphs
     except ImportError:
         raise MissingExtra("exporting a model", "clip") from None
-    return clip_graphs
+    return graphs
 
 
 def _write_tokenizer(source: OpenClip, folder: Path) -> Tokens:
@@ -211,10 +210,10 @@ def _write_tokenizer(source: OpenClip, folder: Path) -> Tokens:
     return replace(tokens, trim=converted.pads_right)
 
 
-def _trims(source: OpenClip, text: TextGraph, clip_graphs: Any) -> bool:
+def _trims(source: OpenClip, text: TextGraph, graphs: Any) -> bool:
     """Whether padding may be left out."""
-    ids = source.tokenizer([clip_graphs.SHORT])[0]
-    return bool(clip_graphs.may_be_trimmed(source, text, int(ids[-1])))
+    ids = source.tokenizer([graphs.SHORT])[0]
+    return bool(graphs.may_be_trimmed(source, text, int(ids[-1])))
 
 
 def _card(
@@ -244,11 +243,11 @@ def _compared(
     text = OnnxTextTower(folder / "text.onnx", card["dimension"], tokens)
     images = _cosines(TorchImageTower(source).features(pixels), image.features(pixels))
     texts = _cosines(TorchTextTower(source).encode(SENTENCES), text.encode(SENTENCES))
-    return Parity(*(float(one) for one in (images.min(), texts.min(), images.mean(), texts.mean())))
+    return Parity(*map(float, (images.min(), texts.min(), images.mean(), texts.mean())))
 
 
-def _cosines(one: Vectors, other: Vectors) -> Vectors:
-    return np.asarray((one * other).sum(axis=1))
+def _cosines(original: Vectors, exported: Vectors) -> Vectors:
+    return np.asarray((original * exported).sum(axis=1))
 
 
 def _pixels(tower: TorchImageTower, folder: Path | None) -> list[Pixels]:
@@ -258,19 +257,19 @@ def _pixels(tower: TorchImageTower, folder: Path | None) -> list[Pixels]:
 
         random = np.random.default_rng(0)
         small = random.integers(0, 256, (CHECKED_IMAGES, 12, 16, 3), np.uint8)  # blurred when grown
-        grown = [Image.fromarray(one).resize((320, 240)) for one in small]
-        return [tower.preprocess(one) for one in grown]
-    found: list[Pixels] = []
+        grown = [Image.fromarray(pixels).resize((320, 240)) for pixels in small]
+        return [tower.preprocess(image) for image in grown]
+    decoded: list[Pixels] = []
     for path in sorted(folder.iterdir()):
         try:
-            found.append(decode(path, tower.preprocess).pixels)
+            decoded.append(decode(path, tower.preprocess).pixels)
         except (InvalidImage, OSError):
             continue
-        if len(found) == CHECKED_IMAGES:
+        if len(decoded) == CHECKED_IMAGES:
             break
-    if not found:
+    if not decoded:
         raise UnknownModel(f"no images in {folder} to compare the export with")
-    return found
+    return decoded
 
 
 def _copy_calibration(source: OpenClip, folder: Path, int8: bool) -> None:

@@ -1,16 +1,14 @@
-"""Recurrent decoders of the papers, and what all caption decoders share.
+"""Caption decoders in torch: a transformer, and the recurrent ones of the papers.
 
 A network is an embedding of the image, shared by its decoders, and one or more decoders, each for
 one or more languages. Parameters are exported under the names in `arrays`, with which
 `encoders.models.captioner` decodes in numpy.
-
-The transformer decoder, and the network of an image embedding and its decoders.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +24,7 @@ from capsearch.engine.errors import TrainingProblem
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Tensors = Mapping[str, Tensor]
+_PADDING = -100
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +71,28 @@ class CaptionDecoder(nn.Module, ABC):
         rows = torch.from_numpy(self.vocabulary.outputs(language))
         return nn.functional.linear(hidden, self._table()[rows], self._bias()[rows])
 
+    def predictions(
+        self, images: Tensor, sentences: Sequence[NDArray[np.int64]], language: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(P, W + 1) logits and (P,) positions of all words, and (B, T) where there are words."""
+        targets = nn.utils.rnn.pad_sequence(
+            [torch.from_numpy(positions) for positions in sentences],
+            batch_first=True,
+            padding_value=_PADDING,
+        )
+        rows = torch.from_numpy(self.vocabulary.outputs(language))
+        start = torch.full((len(targets), 1), self.vocabulary.start(language))
+        tokens = torch.cat([start, rows[targets[:, :-1].clamp(min=0)]], 1)
+        hidden = self(images, tokens)
+        known = targets != _PADDING
+        return self.logits(hidden[known], language), targets[known], known
+
     def set_frequencies(self, counts: Mapping[str, NDArray[np.int64]]) -> None:
         """Start the output biases at the log frequencies of (W + 1) words (Karpathy 2016)."""
         with torch.no_grad():
-            for language, found in counts.items():
+            for language, of_words in counts.items():
                 rows = torch.from_numpy(self.vocabulary.outputs(language))
-                shares = (found + 1.0) / (found + 1.0).sum()
+                shares = (of_words + 1.0) / (of_words + 1.0).sum()
                 self._bias()[rows] = torch.from_numpy(np.log(shares)).float()
 
     def all_tensors(self) -> Tensors:
@@ -193,16 +208,16 @@ class FirstStepRnn(CaptionDecoder):
         }
 
 
-def as_tensor(found: Tensor | nn.Module) -> Tensor:
+def as_tensor(attribute: Tensor | nn.Module) -> Tensor:
     """An attribute of a module, which torch types as either."""
-    assert isinstance(found, Tensor)
-    return found
+    assert isinstance(attribute, Tensor)
+    return attribute
 
 
 def numpy_of(tensor: Tensor | nn.Module) -> NDArray[np.float32]:
     """A parameter as an array."""
-    found: NDArray[np.float32] = as_tensor(tensor).detach().numpy().astype(np.float32)
-    return found
+    array: NDArray[np.float32] = as_tensor(tensor).detach().numpy().astype(np.float32)
+    return array
 
 
 def linear_tensors(name: str, layer: nn.Linear) -> Tensors:
@@ -267,13 +282,13 @@ class _Layer(nn.Module):
         layers = {"self": self.own, "self_out": self.own_out, "image": self.image}
         layers |= {"memory": self.memory, "image_out": self.image_out}
         layers |= {"up": self.up, "down": self.down}
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, layer in layers.items():
-            found |= linear_tensors(name, layer)
+            tensors |= linear_tensors(name, layer)
         for at, norm in enumerate(self.norms):
             assert isinstance(norm, nn.LayerNorm)
-            found |= {f"norm{at}_g": norm.weight, f"norm{at}_b": norm.bias}
-        return found
+            tensors |= {f"norm{at}_g": norm.weight, f"norm{at}_b": norm.bias}
+        return tensors
 
 
 class Transformer(CaptionDecoder):
@@ -300,15 +315,15 @@ class Transformer(CaptionDecoder):
 
     def tensors(self) -> Tensors:
         """Parameters by the names of `encoders.models.captioner`."""
-        found: dict[str, Tensor] = {
+        tensors: dict[str, Tensor] = {
             "positions": self.positions,
             "norm_g": self.norm.weight,
             "norm_b": self.norm.bias,
         }
         for at, layer in enumerate(self.layers):
             assert isinstance(layer, _Layer)
-            found |= {f"layer{at}.{name}": one for name, one in layer.tensors().items()}
-        return found
+            tensors |= {f"layer{at}.{name}": tensor for name, tensor in layer.tensors().items()}
+        return tensors
 
     def _bias(self) -> Tensor:
         return self.bias
@@ -344,17 +359,21 @@ class CaptionNetwork(nn.Module):
         embedding = MapEmbedding if config.architecture == "transformer" else PooledEmbedding
         self.image = embedding(pooled, cells, config.width)
         decoder = DECODERS[config.architecture]
-        self.decoders = nn.ModuleDict({name: decoder(one, config) for name, one in groups.items()})
+        self.decoders = nn.ModuleDict(
+            {name: decoder(vocabulary, config) for name, vocabulary in groups.items()}
+        )
 
-    def group_of(self, language: str) -> str:
-        """The name of the decoder that writes a language."""
-        return next(name for name, found in self.groups.items() if language in found.languages)
+    def decoder_of(self, language: str) -> CaptionDecoder:
+        """The decoder that writes a language."""
+        return self.decoder(
+            next(name for name, group in self.groups.items() if language in group.languages)
+        )
 
     def decoder(self, group: str) -> CaptionDecoder:
         """A decoder by name."""
-        found = self.decoders[group]
-        assert isinstance(found, CaptionDecoder)
-        return found
+        decoder = self.decoders[group]
+        assert isinstance(decoder, CaptionDecoder)
+        return decoder
 
     def served(self) -> CaptionDecoders:
         """The same network in numpy, with its current weights."""
@@ -362,23 +381,23 @@ class CaptionNetwork(nn.Module):
 
     def arrays(self) -> Arrays:
         """Everything that is stored, by the names of `encoders.models.captioner`."""
-        return {name: numpy_of(one) for name, one in self._tensors().items()}
+        return {name: numpy_of(tensor) for name, tensor in self._tensors().items()}
 
     def load(self, arrays: Weights) -> None:
         """Take over what is stored; TrainingProblem where parameters cannot be told from it."""
         with torch.no_grad():
-            for name, one in self._tensors().items():
-                if not isinstance(one, nn.Parameter):  # a sum of two
+            for name, tensor in self._tensors().items():
+                if not isinstance(tensor, nn.Parameter):  # a sum of two
                     decoder = self.config.architecture
                     raise TrainingProblem(f"a {decoder} decoder cannot be trained on from a model")
-                one.copy_(torch.from_numpy(arrays[name]))
+                tensor.copy_(torch.from_numpy(arrays[name]))
 
     def _tensors(self) -> Tensors:
-        found = {f"{IMAGE}.{name}": one for name, one in self.image.tensors().items()}
+        tensors = {f"{IMAGE}.{name}": tensor for name, tensor in self.image.tensors().items()}
         for group in self.groups:
-            tensors = self.decoder(group).all_tensors()
-            found |= {f"{group}.{name}": one for name, one in tensors.items()}
-        return found
+            of_group = self.decoder(group).all_tensors()
+            tensors |= {f"{group}.{name}": tensor for name, tensor in of_group.items()}
+        return tensors
 
 
 def _heads(x: Tensor) -> Tensor:

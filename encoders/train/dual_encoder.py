@@ -1,22 +1,10 @@
-"""The model that is trained (a dual encoder), its options, and its training data.
+"""The model that is trained (a dual encoder), its losses by name, its options, its training data.
 
-Frozen text encoders, for training only the image projection of another backbone.
-
-A fast and an accurate backbone can then share the text encoders, which are most of a model's
-size, and captions need not be encoded again when the backbone changes.
-
-Losses between sentences and images, by name.
-
-Each takes the sentences' vectors (T, D), the images' vectors (B, D), the row of each
-sentence's image (T,), the learned scale, and which pairs match beside that one (T, B), if any do.
-It returns a mean over the sentences. An image has at most one sentence in a call, so every pair
-that does not match is a negative.
-
-Joint learning of backbone and decoder (Zhu 2016): an LSTM that writes captions from features.
-
-Its loss trains the backbone's last blocks beside the retrieval loss. It writes the words of the
-text encoders, which are stems and dictionary forms, so the decoder itself is thrown away: a
-captioner is trained afterwards on the features that it helped to form.
+A loss takes the vectors of sentences (T, D) and of images (B, D), the row of each sentence's image
+(T,), the learned scale, and which pairs match beside that one (T, B), if any do. It is a mean over
+the sentences. An image has at most one sentence in a call, so every pair that does not match is a
+negative. A caption can be the name of a concept ("dolphin"), which is true of every image that
+shows it: those are no negatives.
 """
 
 from __future__ import annotations
@@ -24,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsearch.encoders.models.caption_search import END, CaptionVocabulary
-from capsearch.encoders.train.corpus import LanguageCaptions, ShownConcepts, Vocabulary
+from capsearch.encoders.train.captions import Captions, ShownConcepts, Vocabulary
 from capsearch.encoders.train.decoders import CaptionConfig, ShowAndTell
 from capsearch.encoders.train.w2vv import ImageProjection, TextConfig, TextNetwork, TokenBatch
 from capsearch.engine.errors import TrainingProblem
@@ -95,29 +84,94 @@ LOSSES: Mapping[str, Loss] = {
     "mse": squared_error,
 }
 
-_PADDING = -100
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Images, or captions of one language, of a batch: at most one for each of its images."""
+
+    rows: NDArray[np.int64]  # of the batch, ascending
+    vectors: Tensor  # one for each
+    concepts: NDArray[np.int64] | None = None  # that captions name, -1 for a sentence; images: None
+
+    def only(self, at: NDArray[np.int64]) -> Side:
+        """Some of them."""
+        concepts = None if self.concepts is None else self.concepts[at]
+        return Side(self.rows[at], self.vectors[at], concepts)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionLoss:
+    """A loss by name over pairs of sides; `shown` (B, K) tells which images show which concepts."""
+
+    loss: Loss
+    shown: NDArray[np.bool_] | None = None
+
+    def against_images(self, captions: Sequence[Side], images: Tensor, log_scale: Tensor) -> Tensor:
+        """Every language's captions against all images of the batch."""
+        everything = Side(np.arange(len(images)), images)
+        return self._mean([(side, everything) for side in captions], log_scale)
+
+    def between(self, captions: Sequence[Side], log_scale: Tensor) -> Tensor | float:
+        """Captions against each other where an image has several; 0 where none has."""
+        pairs = [
+            (side, other)
+            for side, other in combinations(captions, 2)
+            if len(np.intersect1d(side.rows, other.rows, assume_unique=True)) > 1
+        ]
+        return self._mean(pairs, log_scale) if pairs else 0.0
+
+    def _mean(self, pairs: Sequence[tuple[Side, Side]], log_scale: Tensor) -> Tensor:
+        """One side's captions against the other side, a mean over the captions."""
+        scale = log_scale.exp().clamp(max=100.0)
+        total, count = torch.zeros(()), 0
+        for side, other in pairs:
+            common = side.only(np.flatnonzero(np.isin(side.rows, other.rows)))
+            targets = torch.from_numpy(np.searchsorted(other.rows, common.rows))
+            matching = self._matching(common, other)
+            part = self.loss(common.vectors, other.vectors, targets, scale, matching)
+            total = total + part * len(common.rows)
+            count += len(common.rows)
+        return total / count
+
+    def _matching(self, side: Side, other: Side) -> Tensor | None:
+        """(T, B): a caption names what the other side's image shows, or the other way round."""
+        if self.shown is None:
+            return None
+        matching = _named_and_shown(side.concepts, self.shown[other.rows])
+        if other.concepts is not None:
+            matching = matching | _named_and_shown(other.concepts, self.shown[side.rows]).T
+        return torch.from_numpy(matching)
+
+
+def _named_and_shown(
+    concepts: NDArray[np.int64] | None, shown: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """(T, B) where caption t names a concept that image b shows."""
+    assert concepts is not None  # only captions are compared with something
+    matching: NDArray[np.bool_] = shown[:, concepts].T & (concepts >= 0)[:, None]
+    return matching
 
 
 class GenerationHead(nn.Module):
-    """Cross entropy of captions under a Show-and-Tell LSTM, given (N, F) features."""
+    """Joint learning of backbone and decoder (Zhu 2016): a Show-and-Tell LSTM on (N, F) features.
+
+    Its loss trains the backbone's last blocks beside the retrieval loss. It writes the words of the
+    text encoders, which are stems and dictionary forms, so the decoder itself is thrown away: a
+    captioner is trained afterwards on the features that it helped to form.
+    """
 
     def __init__(self, words: Mapping[str, tuple[str, ...]], features: int, width: int = 256):
         super().__init__()
         self.image = nn.Linear(features, width)
         self.decoder = ShowAndTell(CaptionVocabulary(words), CaptionConfig(width=width))
 
-    def forward(self, features: Tensor, sentences: Sequence[Tensor], language: str) -> Tensor:
-        """The mean over the words of captions, each given as ids in its vocabulary."""
-        vocabulary = self.decoder.vocabulary
-        ended = [torch.cat([ids + 1, ids.new_tensor([END])]) for ids in sentences]
-        targets = nn.utils.rnn.pad_sequence(ended, batch_first=True, padding_value=_PADDING)
-        rows = torch.from_numpy(vocabulary.outputs(language))
-        start = torch.full((len(targets), 1), vocabulary.start(language))
-        tokens = torch.cat([start, rows[targets[:, :-1].clamp(min=0)]], 1)
-        hidden = self.decoder(self.image(features), tokens)
-        known = targets != _PADDING
-        logits = self.decoder.logits(hidden[known], language)
-        return nn.functional.cross_entropy(logits, targets[known])
+    def forward(
+        self, features: Tensor, sentences: Sequence[NDArray[np.int64]], language: str
+    ) -> Tensor:
+        """The mean cross entropy of the words of captions, each given as ids in its vocabulary."""
+        ended = [np.append(ids + 1, END) for ids in sentences]
+        logits, targets, _ = self.decoder.predictions(self.image(features), ended, language)
+        return F.cross_entropy(logits, targets)
 
 
 EVALUATION_BATCH = 256
@@ -165,11 +219,11 @@ class TrainingSet:
     """Inputs of the backbone in one or more views (original, flipped), and captions."""
 
     inputs: NDArray[Any]  # (V, N, ...) features or activations, possibly memory-mapped
-    captions: Mapping[str, LanguageCaptions]
+    captions: Mapping[str, Captions]
     labels: Labels | None = None
     shown: ShownConcepts | None = None  # where captions name concepts
     teacher: Vectors | None = None  # (N, D) a teacher's unit image vectors
-    anchors: Mapping[str, LanguageCaptions] | None = None  # names with their teacher, no images
+    anchors: Mapping[str, Captions] | None = None  # names with their teacher, no images
 
     def __len__(self) -> int:
         return int(self.inputs.shape[1])
@@ -207,10 +261,10 @@ class DualEncoder(nn.Module):
         self.caption_scale = nn.Parameter(torch.tensor(math.log(20.0)))
 
 
-def batch_of(captions: LanguageCaptions, rows: NDArray[np.int64]) -> TokenBatch:
+def batch_of(captions: Captions, rows: NDArray[np.int64]) -> TokenBatch:
     """Some captions as an input of the text encoders."""
     sentence = torch.from_numpy(captions.sentence[rows].astype(np.float32))
-    return TokenBatch([captions.token_ids[row] for row in rows], sentence)
+    return TokenBatch([torch.from_numpy(captions.ids[row]) for row in rows], sentence)
 
 
 def project(model: DualEncoder, images: TrainingSet) -> Vectors:
@@ -236,28 +290,33 @@ def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield rows[start : start + EVALUATION_BATCH]
 
 
-def encode(model: DualEncoder, captions: LanguageCaptions, language: str) -> Vectors:
+def encode(model: DualEncoder, captions: Captions, language: str) -> Vectors:
     """(C, D) caption vectors without dropout."""
     return encode_with(model.text, captions, language)
 
 
-def encode_with(text: nn.Module, captions: LanguageCaptions, language: str) -> Vectors:
+def encode_with(text: nn.Module, captions: Captions, language: str) -> Vectors:
     """(C, D) caption vectors of any text encoder, without dropout."""
     text.eval()
     with torch.no_grad():
         parts = [
             text(batch_of(captions, rows), language).numpy()
-            for rows in _chunks(np.arange(len(captions.image_rows)))
+            for rows in _chunks(np.arange(len(captions)))
         ]
     return np.concatenate(parts)
 
 
 class FrozenText(nn.Module):
-    """Sentences encoded beforehand: a sentence's only token id is its row in a table."""
+    """Sentences encoded beforehand: a sentence's only token id is its row in a table.
+
+    Backbones that are projected into one space share text encoders, which are most of a model's
+    size, and captions need not be encoded again when the backbone changes.
+    """
 
     def __init__(self, tables: Mapping[str, Vectors]) -> None:
         super().__init__()
         self.tables = {language: torch.from_numpy(table) for language, table in tables.items()}
+        self.dimension = next(iter(tables.values())).shape[1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenText:
         """Itself: the tables never change, and the averaged model would double their gigabytes."""
@@ -269,22 +328,22 @@ class FrozenText(nn.Module):
 
 
 def freeze_text(
-    network: TextNetwork, splits: Sequence[Mapping[str, LanguageCaptions]]
-) -> tuple[FrozenText, list[dict[str, LanguageCaptions]]]:
+    network: TextNetwork, splits: Sequence[Mapping[str, Captions]]
+) -> tuple[FrozenText, list[dict[str, Captions]]]:
     """Encode all captions of some splits once; the splits come back as rows of the result."""
     tables: dict[str, Vectors] = {}
-    rows: list[dict[str, LanguageCaptions]] = [{} for _ in splits]
+    rows: list[dict[str, Captions]] = [{} for _ in splits]
     for language in network.branches:
         parts, start = [], 0
         for at, split in enumerate(splits):
             captions = split[language]
-            if not len(captions.image_rows):
+            if not len(captions):
                 rows[at][language] = captions
                 continue
             parts.append(encode_with(network, captions, language))
-            row_ids = torch.arange(start, start + len(captions.image_rows))[:, None]
-            rows[at][language] = replace(captions, token_ids=list(row_ids))
-            start += len(captions.image_rows)
+            row_ids = np.arange(start, start + len(captions))[:, None]
+            rows[at][language] = replace(captions, ids=list(row_ids))
+            start += len(captions)
         if parts:
             tables[language] = np.concatenate(parts)
     return FrozenText(tables), rows

@@ -1,14 +1,6 @@
-"""From a trained DualEncoder to a model folder that `encoders.models.registry` opens without torch.
+"""Model folders from what was trained, which `encoders.models.registry` opens without torch.
 
-Served models as torch modules: to continue fine-tuning, or to train a projection on them.
-
-The folder of a backbone whose upper blocks were trained.
-
-Search models for images of another quality than those they were trained on.
-
-Captioned data sets come as reduced copies. The features of reduced and of full-size photographs
-differ in their mean and little else, so a model serves the latter with its projection moved by the
-difference of the means.
+And the way back: served models as torch modules, to fine-tune them or to train on top of them.
 """
 
 from __future__ import annotations
@@ -24,18 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from capsearch.encoders.data.dataset import read
-from capsearch.encoders.data.features import FeatureCache, load_features
 from capsearch.encoders.models import model_folder, registry
 from capsearch.encoders.models.hubness import QueryBank
+from capsearch.encoders.models.image import GRID
 from capsearch.encoders.models.w2vv import LanguageEncoder
 from capsearch.encoders.text.tokenizers import ChineseTokenizer
-from capsearch.encoders.train.activations import export_backbone
-from capsearch.encoders.train.backbone import LowerBlocks, UpperBlocks, network, upper_blocks_of
-from capsearch.encoders.train.corpus import Vocabulary
+from capsearch.encoders.train.backbone import LowerBlocks, UpperBlocks, upper_blocks_of
+from capsearch.encoders.train.captions import Vocabulary
 from capsearch.encoders.train.decoders import numpy_of
 from capsearch.encoders.train.dual_encoder import DualEncoder
-from capsearch.encoders.train.run import Listener, TrainingRun, read_split
+from capsearch.encoders.train.graphs import halve, to_onnx, weights_of
+from capsearch.encoders.train.networks import Trunk, network
 from capsearch.encoders.train.w2vv import (
     ImageProjection,
     LanguageBranch,
@@ -44,9 +35,11 @@ from capsearch.encoders.train.w2vv import (
     TextNetwork,
 )
 from capsearch.engine.errors import TrainingProblem
+from capsearch.engine.records import Vectors
 
 PROJECTION = "image.safetensors"
-TRAINED_BIAS = "trained_b"  # of a projection that was moved since (runs.image_offset)
+TRAINED_BIAS = "trained_b"  # of a projection that was moved since (`move_projection`)
+OUTPUTS = ("features", GRID)  # of a backbone's graph
 
 
 def export_text(
@@ -201,7 +194,7 @@ def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
     The lower blocks are never trained, so activations of `lower` are valid for every backbone
     made from the same pretrained network. TrainingProblem for a graph without their weights.
     """
-    weights = _weights(folder / "backbone.onnx")
+    weights = weights_of(folder / "backbone.onnx")
     upper_blocks = upper_blocks_of(lower, weights["mean"], weights["deviation"])
     frozen = tuple(f"blocks.{number}." for number in range(upper_blocks.start))
     state = lower.network.state_dict()
@@ -217,19 +210,22 @@ def load_upper_blocks(folder: Path, lower: LowerBlocks) -> UpperBlocks:
     return upper_blocks
 
 
-def _weights(path: Path) -> dict[str, Tensor]:
-    """A backbone's weights by their names in torch, as float32.
+class StandardisedBackbone(nn.Module):
+    """The graph of a served backbone: uint8 pixels in, features and feature map out."""
 
-    Both of torch's exporters name initializers so; what else they add (constants) has no
-    counterpart in torch and is ignored by the caller.
-    """
-    import onnx
-    from onnx import numpy_helper
+    def __init__(self, network: Trunk, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
 
-    return {
-        weight.name.removesuffix(".half"): torch.tensor(numpy_helper.to_array(weight)).float()
-        for weight in onnx.load(path).graph.initializer
-    }
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, S, S, 3) uint8 -> (N, F) standardised features, (N, G, F) feature map."""
+        cells = self.network.feature_map(self.network.lower(self.network.scale(pixels), 0), 0)
+        features = cells.mean((2, 3))
+        return (features - self.mean) / self.deviation, cells.flatten(2).transpose(1, 2)
 
 
 def write_backbone(
@@ -244,25 +240,42 @@ def write_backbone(
     return str(model_folder.read_card(folder)["digest"])
 
 
-def serve_like(run: TrainingRun, folder: Path, listener: Listener) -> None:
-    """Move the projection of a finished search model from validation images to `run.like`.
+def export_backbone(
+    network: Trunk,
+    size: int,
+    mean: Tensor,
+    deviation: Tensor,
+    folder: Path,
+    card: dict[str, Any],
+) -> None:
+    """Write a backbone folder; its float16 weights are cast to float32 when a session opens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    served = StandardisedBackbone(network, mean, deviation).eval().requires_grad_(False)
+    to_onnx(served, size, folder / "backbone.onnx", OUTPUTS)
+    _halve_file(folder / "backbone.onnx")
+    common = {"kind": "backbone", "input_size": size, "dimension": len(mean)}
+    model_folder.write_card(folder, {**common, **card, "digest": model_folder.digest(folder)})
 
-    Nothing changes without `run.like`. Hubness penalties and weights stay right: they were fitted
-    on validation images with the projection as trained.
+
+def _halve_file(path: Path) -> None:
+    import onnx
+
+    model = onnx.load(path)
+    halve(model)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def move_projection(folder: Path, offset: Vectors, images: int) -> None:
+    """Have a search model serve images whose mean features differ from those of training.
+
+    Captioned data sets come as reduced copies. The features of reduced and of full-size photographs
+    differ in their mean and little else, so the projection is moved by that `offset`, measured on
+    so many `images`. Hubness penalties and weights stay right: they were fitted on validation
+    images with the projection as trained.
     """
-    if not run.like:
-        return
-    cache = FeatureCache(run.cache)
-    image = registry.load(str(folder.resolve())).image
-    wanted, given = (
-        load_features(image, data, cache, listener.report(f"features of {what}"))[1]
-        for what, data in (
-            ("images to serve", read(run.like)),
-            (run.validation_split, read_split(run, run.validation_split)),
-        )
-    )
     stored = model_folder.Arrays(folder / PROJECTION)
-    trained, offset = stored["image_b"], wanted.mean(axis=0) - given.mean(axis=0)
+    trained = stored["image_b"]
     arrays = {
         "image_W": stored["image_W"],
         "image_b": trained - stored["image_W"] @ offset,
@@ -272,5 +285,5 @@ def serve_like(run: TrainingRun, folder: Path, listener: Listener) -> None:
     card = {**model_folder.read_card(folder)}
     for key in ("schema", "kind", "digest"):
         card.pop(key)
-    card["image_offset"] = f"moved to the mean features of {len(wanted):,} images"
+    card["image_offset"] = f"moved to the mean features of {images:,} images"
     finish_card(folder, card)

@@ -1,10 +1,7 @@
 """The training loop that all trainers share: epochs, learning rate, averaging, checkpoints.
 
-Checkpoints of a training run: one safetensors file, with the counters as JSON in its header.
-
-Nothing is pickled, and because it is one file, tensors and counters always belong together.
-
-Validation scores, and weight interpolation that is chosen by them (WiSE-FT).
+A checkpoint is one safetensors file, with the counters as JSON in its header: nothing is pickled,
+and tensors and counters always belong together.
 """
 
 from __future__ import annotations
@@ -23,15 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.atomic import replacing
-from capsearch.encoders.calibrate.vectors import cm_mrr
 from capsearch.encoders.data.features import Report
-from capsearch.encoders.train.dual_encoder import (
-    DualEncoder,
-    TrainingOptions,
-    TrainingSet,
-    encode,
-    project,
-)
+from capsearch.encoders.train.dual_encoder import TrainingOptions
 from capsearch.engine.errors import TrainingProblem
 
 # The weight of the fine-tuned parameters; the rest is that of the initial ones.
@@ -52,16 +42,6 @@ class Epoch:
     def score(self) -> float:
         """Mean over the languages; the epoch with the highest one is exported."""
         return sum(self.validation.values()) / max(len(self.validation), 1)
-
-
-def evaluate(model: DualEncoder, validation: TrainingSet) -> Mapping[str, float]:
-    """CM MRR by language."""
-    images = project(model, validation)
-    return {
-        language: cm_mrr(encode(model, captions, language) @ images.T, captions.image_rows)
-        for language, captions in validation.captions.items()
-        if len(captions.image_rows)
-    }
 
 
 def interpolate_weights(

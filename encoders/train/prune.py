@@ -1,12 +1,9 @@
-"""Structured pruning of the text encoders' hidden layer: fewer bytes to read for a query.
+"""What is fitted after training: a smaller hidden layer, the query bank, and calibration.
 
-Encoding a sentence is limited by memory bandwidth. A pivoted Cholesky factorisation selects the
-hidden units that explain most of the output, and ridge regression refits the output layer to
-reproduce the original vectors.
-
-Calibration of a trained model's vectors on validation.
-
-The query bank of a new model: its training captions as some thousand cluster centres.
+Structured pruning of the text encoders' hidden layer leaves fewer bytes to read for a query, whose
+encoding is limited by memory bandwidth. A pivoted Cholesky factorisation selects the hidden units
+that explain most of the output, and ridge regression refits the output layer to reproduce the
+original vectors.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from capsearch.encoders.calibrate.vectors import (
 )
 from capsearch.encoders.models.hubness import QueryBank
 from capsearch.encoders.models.text import Calibration
-from capsearch.encoders.train.corpus import LanguageCaptions
+from capsearch.encoders.train.captions import Captions
 from capsearch.encoders.train.dual_encoder import (
     DualEncoder,
     TrainingSet,
@@ -42,7 +39,7 @@ _RIDGE = 1e-4  # relative to each unit's own energy
 
 
 def prune(
-    text: TextNetwork, captions: Mapping[str, LanguageCaptions], hidden: int, seed: int
+    text: TextNetwork, captions: Mapping[str, Captions], hidden: int, seed: int
 ) -> TextNetwork:
     """The text encoders with `hidden` units; their vectors change by a few degrees at most."""
     if hidden > text.config.hidden:
@@ -72,16 +69,16 @@ def _branch(text: TextNetwork, language: str) -> LanguageBranch:
 
 
 def _hidden_units(
-    text: TextNetwork, captions: Mapping[str, LanguageCaptions], seed: int
+    text: TextNetwork, captions: Mapping[str, Captions], seed: int
 ) -> tuple[Tensor, Tensor]:
     """(N, H) hidden units of some captions, and their (N, D) vectors."""
     random = np.random.default_rng(seed)
     units: list[Tensor] = []
     hook = text.out.register_forward_pre_hook(lambda _, inputs: units.append(inputs[0]))
     vectors = [
-        encode_with(text, one.some(CAPTIONS_TO_PRUNE_BY, random), language)
-        for language, one in captions.items()
-        if len(one.image_rows)
+        encode_with(text, of_language.some(CAPTIONS_TO_PRUNE_BY, random), language)
+        for language, of_language in captions.items()
+        if len(of_language)
     ]
     hook.remove()
     return torch.cat(units), torch.from_numpy(np.concatenate(vectors))
@@ -126,21 +123,19 @@ def calibrate(model: DualEncoder, bank: QueryBank, validation: TrainingSet) -> C
             captions.sentence.astype(np.float32),
         )
         for language, captions in validation.captions.items()
-        if len(captions.image_rows)
+        if len(captions)
     }
     return fit_vectors(project(model, validation), captions, validation.captions, bank)
 
 
-def build_query_bank(
-    model: DualEncoder, captions: Mapping[str, LanguageCaptions], seed: int
-) -> QueryBank:
-    """A random sample of every language's captions, clustered in the shared space."""
+def build_query_bank(model: DualEncoder, captions: Mapping[str, Captions], seed: int) -> QueryBank:
+    """The query bank of a new model: a sample of its training captions as cluster centres."""
     random = np.random.default_rng(seed)
     sample = {
-        language: one.some(CAPTIONS_PER_LANGUAGE, random)
-        for language, one in captions.items()
-        if len(one.image_rows)
+        language: of_language.some(CAPTIONS_PER_LANGUAGE, random)
+        for language, of_language in captions.items()
+        if len(of_language)
     }
-    visual = np.concatenate([encode(model, one, language) for language, one in sample.items()])
-    sentence = np.concatenate([one.sentence.astype(np.float32) for one in sample.values()])
+    visual = np.concatenate([encode(model, drawn, language) for language, drawn in sample.items()])
+    sentence = np.concatenate([drawn.sentence.astype(np.float32) for drawn in sample.values()])
     return cluster_bank(visual, sentence, seed)

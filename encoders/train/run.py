@@ -1,33 +1,37 @@
-"""What all training runs share: their settings, fitting with a log and a checkpoint, the card."""
+"""What all training runs share: reading their data, fitting with a log and a checkpoint, the card.
+
+Networks, losses and loops know nothing of runs; runs put them together.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from capsearch.encoders.data.dataset import CaptionDataset, Source, read
-from capsearch.encoders.data.features import CachedSentenceEncoder, FeatureCache, Report
+import numpy as np
+
+from capsearch.encoders.data.dataset import CaptionDataset, Source, read, read_labelled
+from capsearch.encoders.data.features import (
+    CachedSentenceEncoder,
+    FeatureCache,
+    Report,
+    load_features,
+)
 from capsearch.encoders.models import model_folder, registry
 from capsearch.encoders.models.image import ImageNetwork
 from capsearch.encoders.models.sentence import SentenceEncoder
-from capsearch.encoders.train.corpus import (
-    MIN_COUNT,
-    Corpus,
-    Vocabulary,
-    build_corpus,
-    captions_of,
-    shown_concepts,
-)
+from capsearch.encoders.settings import LabelledRun, SearchModelRun, TrainingRun
+from capsearch.encoders.train.captions import Corpus, Vocabulary, captions_of, shown_concepts
 from capsearch.encoders.train.dual_encoder import TrainingOptions, TrainingSet
+from capsearch.encoders.train.export import move_projection
 from capsearch.encoders.train.loop import Epoch, TrainingLoop
 from capsearch.engine.errors import DataProblem
-from capsearch.engine.records import LANGUAGES
+from capsearch.engine.records import Vectors
 
 SENTENCE = "use3"
-DEFAULT_BACKBONE = "tinyvit-trio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,82 +46,90 @@ class Listener:
         return lambda done, of: self.progress(stage, done, of)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingRun:
-    """What a run reads and writes."""
-
-    sources: tuple[Source | Path | str, ...]
-    name: str
-    output: Path
-    labelled: tuple[Source | Path | str, ...] = ()  # images with labels instead of captions
-    all_concepts: bool = False  # of labelled images: none is held out, only photographs are
-    like: tuple[Source | Path | str, ...] = ()  # images of the quality that will be searched
-    languages: tuple[str, ...] = LANGUAGES
-    caption_sources: tuple[str, ...] = ()  # of the captions that are used; none: all
-    train_split: str = "train"
-    validation_split: str = "val"
-    backbone: str = DEFAULT_BACKBONE  # or the initial weights of a backbone run
-    cache: Path = Path("cache")
-    variant: str = "shared"
-    min_count: int = MIN_COUNT
-    flip: bool = True
-    resume: bool = False
-    limit: int | None = None  # training images, for a learning curve
-    data_licence: str = "not stated"
-    options: TrainingOptions = field(default_factory=TrainingOptions)
-    frozen_epochs: int = 3  # on the pretrained features, before the backbone is fine-tuned
-    text_name: str = ""  # of the text model that is trained together with a backbone
-    initial: str | None = None  # a search model whose text encoders are fine-tuned
-    teacher: str | None = None  # a CLIP-like model, whose space the text encoders learn
-    sentences: tuple[Path, ...] = ()  # files of sentences without images, for the teacher
-    hidden: int | None = None  # units that the initial text encoders are pruned to; None: all
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """What is written: one model, or a backbone and the text model trained with it."""
-        text = (self.output.parent / self.text_name,) if self.text_name else ()
-        return (self.output, *text)
+def training_options(run: TrainingRun, **more: Any) -> TrainingOptions:
+    """The hyperparameters of a run: those of its options that are some, and `more`."""
+    names = (option.name for option in fields(TrainingOptions))
+    shared = {name: getattr(run, name) for name in names if hasattr(run, name)}
+    return TrainingOptions(**{**shared, **more})
 
 
 def read_split(run: TrainingRun, split: str) -> CaptionDataset:
     """A split of the run's data; `run.limit` applies to the training split.
 
-    DataProblem where no caption is of `run.caption_sources`.
+    DataProblem where no caption is of `run.caption_source`.
     """
     return used_part(run, whole_split(run, split), split)
 
 
 def used_part(run: TrainingRun, whole: CaptionDataset, split: str) -> CaptionDataset:
     """What a run uses of a split, see `read_split`."""
-    data = whole.from_sources(*run.caption_sources)
+    data = whole.from_sources(*run.caption_source)
     if not data.images:
-        raise DataProblem(f"no caption of split '{split}' is from {', '.join(run.caption_sources)}")
+        raise DataProblem(f"no caption of split '{split}' is from {', '.join(run.caption_source)}")
     return data.first(run.limit) if run.limit and split == run.train_split else data
 
 
 def whole_split(run: TrainingRun, split: str) -> CaptionDataset:
     """All images and captions of a split, whatever the run uses of them."""
-    return read(run.sources, splits=[split])
+    return read([Source(path, images=run.images) for path in run.data], splits=[split])
 
 
-def corpus_of(
+def training_parts(run: LabelledRun) -> dict[str, CaptionDataset]:
+    """The captioned training images, and the labelled ones if there are some, by what they are."""
+    parts = {run.train_split: read_split(run, run.train_split)}
+    if run.labelled:
+        parts["labelled images"] = read_labelled(run.labelled, run.all_concepts).split("train")
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFeatures:
+    """A split's readable images, and their features in one or two views."""
+
+    data: CaptionDataset
+    views: Vectors  # (V, N, F)
+
+
+def split_features(
     run: TrainingRun,
-    train: CaptionDataset,
-    validation: CaptionDataset,
+    backbone: ImageNetwork,
+    parts: Iterable[tuple[str, CaptionDataset]],
     listener: Listener,
-    without_image: Mapping[str, Sequence[str]] | None = None,
-) -> Corpus:
-    """The captions of both splits, with new vocabularies and word vectors."""
-    return build_corpus(
-        train,
-        validation,
-        run.languages,
-        sentence_encoder(run, listener),
-        FeatureCache(run.cache),
-        run.options.config.word_width,
-        run.min_count,
-        run.options.seed,
-        without_image,
+    flip: bool = False,
+) -> SplitFeatures:
+    """Features of the images of all parts, by name; with `flip` of the flipped images too."""
+    cache = FeatureCache(run.features)
+    images, views = [], []
+    for name, data in parts:
+        report = listener.report(f"features of {name}")
+        readable, features = load_features(backbone, data, cache, report)
+        of_part = [features]
+        if flip:
+            report = listener.report(f"features of {name}, flipped")
+            of_part.append(load_features(backbone, readable, cache, report, flip=True)[1])
+        images.append(readable)
+        views.append(np.stack(of_part))
+    joined = images[0].only([image for part in images for image in part.images])
+    return SplitFeatures(joined, np.concatenate(views, axis=1))
+
+
+def train_and_validation(
+    run: LabelledRun, backbone: ImageNetwork, listener: Listener, flip: bool
+) -> tuple[SplitFeatures, SplitFeatures]:
+    """Training images with their flipped view if `flip`, validation images without."""
+    train = split_features(run, backbone, training_parts(run).items(), listener, flip)
+    validation = [(run.val_split, read_split(run, run.val_split))]
+    return train, split_features(run, backbone, validation, listener)
+
+
+def sentence_encoder(run: TrainingRun, listener: Listener) -> CachedSentenceEncoder:
+    """The sentence encoder with the run's cache."""
+    folder = registry.find(SENTENCE, "sentence")
+    return CachedSentenceEncoder(
+        SentenceEncoder(folder),
+        model_folder.digest(folder),
+        FeatureCache(run.features),
+        listener.report("sentences"),
     )
 
 
@@ -130,24 +142,10 @@ def existing_corpus(
 ) -> Corpus:
     """The captions of both splits, with the vocabularies of a model."""
     sentences = sentence_encoder(run, listener)
-    return Corpus(
-        vocabularies,
-        {},
-        captions_of(train, vocabularies, sentences),
-        captions_of(validation, vocabularies, sentences),
-        shown_concepts(train),
+    train_captions, validation_captions = (
+        captions_of(data, vocabularies, sentences) for data in (train, validation)
     )
-
-
-def sentence_encoder(run: TrainingRun, listener: Listener) -> CachedSentenceEncoder:
-    """The sentence encoder with the run's cache."""
-    folder = registry.find(SENTENCE, "sentence")
-    return CachedSentenceEncoder(
-        SentenceEncoder(folder),
-        model_folder.digest(folder),
-        FeatureCache(run.cache),
-        listener.report("sentences"),
-    )
+    return Corpus(vocabularies, {}, train_captions, validation_captions, shown_concepts(train))
 
 
 def fit(run: TrainingRun, loop: TrainingLoop, listener: Listener, first: bool = True) -> Epoch:
@@ -155,8 +153,8 @@ def fit(run: TrainingRun, loop: TrainingLoop, listener: Listener, first: bool = 
 
     `first` False: a later stage of the run, whose epochs are added to the log of the first.
     """
-    run.output.mkdir(parents=True, exist_ok=True)
-    log = run.output / model_folder.LOG
+    run.folder.mkdir(parents=True, exist_ok=True)
+    log = run.folder / model_folder.LOG
     if run.resume:
         loop.resume()
     else:
@@ -182,60 +180,76 @@ def trained(loop: TrainingLoop, listener: Listener) -> Epoch:
     return loop.best
 
 
-def checkpoint_of(output: Path) -> Path:
+def checkpoint_of(run: TrainingRun, stage: str = "") -> Path:
     """The checkpoint for --resume: beside the model folder, and removed once that is complete."""
-    return output.parent / f"{output.name}.checkpoint.safetensors"
+    return run.folder.parent / f"{run.folder.name}{stage}.checkpoint.safetensors"
 
 
-def card_of(run: TrainingRun, train: TrainingSet, best: Epoch) -> dict[str, Any]:
+def card_of(
+    run: TrainingRun, options: TrainingOptions, train: TrainingSet, best: Epoch
+) -> dict[str, Any]:
     """What every model's card records about its training."""
     return {
         "name": run.name,
-        "licence": f"research use; trained on captions under: {run.data_licence}",
+        "licence": f"research use; trained on captions under: {run.licence}",
         "training": {
             "images": len(train),
-            "captions": {
-                language: len(captions.image_rows) for language, captions in train.captions.items()
-            },
+            "captions": {language: len(captions) for language, captions in train.captions.items()},
             "epochs": best.number,
-            "options": asdict(run.options),
+            "options": asdict(options),
         },
-        "validation_mrr": _rounded(best.validation),
+        "validation_mrr": rounded(best.validation),
     }
 
 
 def head_card(
-    run: TrainingRun, backbone: ImageNetwork, best: Epoch, training: Mapping[str, Any]
+    run: TrainingRun, backbone: ImageNetwork, name: str, best: Epoch, training: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the card of a tagger or a captioner records about its training and its backbone."""
-    options = {name: getattr(run.options, name) for name in ("batch_size", "lr", "seed")}
+    options = {option: getattr(run, option) for option in ("batch_size", "lr", "seed")}
     return {
         "name": run.name,
-        "licence": f"research use; trained on captions under: {run.data_licence}",
+        "licence": f"research use; trained on captions under: {run.licence}",
         "languages": list(run.languages),
-        "backbone": registry.reference(run.backbone),
+        "backbone": registry.reference(name),
         "backbone_digest": backbone.digest,
         "training": {**training, "epochs": best.number, "options": options},
-        "validation": {"metric": best.metric, **_rounded(best.validation)},
+        "validation": {"metric": best.metric, **rounded(best.validation)},
     }
 
 
-def _rounded(scores: Mapping[str, float]) -> dict[str, float]:
+def rounded(scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores as a card has them."""
     return {name: round(value, 4) for name, value in scores.items()}
 
 
-def new_backbone(run: TrainingRun) -> str:
-    """What a card calls the backbone that a run makes: its name, or its path if it has no name."""
-    named = registry.user_models_dir() / run.name
-    return run.name if run.output.absolute() == named.absolute() else f"{run.output.absolute()}"
-
-
-def requirements_of(run: TrainingRun, backbone_digest: str) -> dict[str, Any]:
+def requirements_of(
+    run: TrainingRun, dimension: int, backbone: str, backbone_digest: str
+) -> dict[str, Any]:
     """What a text model's card records about the models it is used with."""
     return {
         "languages": list(run.languages),
-        "dimension": run.options.dimension,
-        "backbone": registry.reference(run.backbone),
+        "dimension": dimension,
+        "backbone": registry.reference(backbone),
         "backbone_digest": backbone_digest,
         "sentence": SENTENCE,
     }
+
+
+def serve_like(run: SearchModelRun, folder: Path, listener: Listener) -> None:
+    """Move the projection of a finished search model from validation images to `run.like`.
+
+    Nothing changes without `run.like`.
+    """
+    if not run.like:
+        return
+    cache = FeatureCache(run.features)
+    image = registry.load(str(folder.resolve())).image
+    wanted, given = (
+        load_features(image, data, cache, listener.report(f"features of {what}"))[1]
+        for what, data in (
+            ("images to serve", read(run.like)),
+            (run.val_split, read_split(run, run.val_split)),
+        )
+    )
+    move_projection(folder, wanted.mean(axis=0) - given.mean(axis=0), len(wanted))

@@ -1,18 +1,15 @@
-"""The run that trains a tagger on a fixed backbone's features.
+"""Taggers: networks that predict tags from a pooled feature, as COCO-CN section IV-B compares them.
 
-Networks that predict tags from a pooled feature, as COCO-CN section IV-B compares them.
-
-The trainer of taggers, and precision, recall and F at five as COCO-CN measures them.
-
-Platt scaling for each tag: from log-odds of a network to calibrated probabilities.
+Their trainer, precision, recall and F at five as COCO-CN measures them, and Platt scaling of each
+tag: from log-odds of a network to calibrated probabilities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -20,24 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.calibrate import regression
-from capsearch.encoders.calibrate.regression import Floats, expected_calibration_error, sigmoid
-from capsearch.encoders.data.dataset import read_labelled
-from capsearch.encoders.data.tag_labels import TagLabels, annotate, build_vocabulary, labels_of
-from capsearch.encoders.models import model_folder, registry
-from capsearch.encoders.models.image import ImageNetwork
-from capsearch.encoders.models.tagger import FIRST_LANGUAGE, SHARED, WEIGHTS_FILE, TagVocabulary
-from capsearch.encoders.train.decoders import numpy_of
+from capsearch.encoders.calibrate.regression import Floats, sigmoid
+from capsearch.encoders.data.tag_labels import TagLabels
+from capsearch.encoders.models.tagger import FIRST_LANGUAGE, SHARED
 from capsearch.encoders.train.dual_encoder import TrainingOptions
-from capsearch.encoders.train.feature_maps import SplitFeatures, split_features
 from capsearch.encoders.train.loop import TrainingLoop, one_group
-from capsearch.encoders.train.run import (
-    Listener,
-    TrainingRun,
-    checkpoint_of,
-    fit,
-    head_card,
-    read_split,
-)
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.metrics import precision_recall_f
 from capsearch.engine.records import Vectors
@@ -80,13 +64,13 @@ class TagNetwork(nn.Module):
         self.config = config
         first = len(priors.get(FIRST_LANGUAGE, ()))
         self.semantic = min(config.semantic, first) if config.variant == "cascade" else 0
-        self.languages = tuple(sorted(priors, key=lambda one: one != FIRST_LANGUAGE))
+        self.languages = tuple(sorted(priors, key=lambda language: language != FIRST_LANGUAGE))
         parts = (SHARED,) if config.variant == "multi-task" else self.languages
         self.hidden = nn.ModuleDict(
-            {one: nn.Linear(features + self._extra(one), config.hidden) for one in parts}
+            {part: nn.Linear(features + self._extra(part), config.hidden) for part in parts}
         )
         self.out = nn.ModuleDict(
-            {one: _output(config.hidden, priors[one]) for one in self.languages}
+            {language: _output(config.hidden, priors[language]) for language in self.languages}
         )
         self.dropout = nn.Dropout(config.dropout)
 
@@ -185,8 +169,8 @@ def tag_logits(model: TagNetwork, pooled: Vectors) -> Mapping[str, Vectors]:
     """(N, K) log-odds by language, without dropout."""
     model.eval()
     with torch.no_grad():
-        found = model(torch.from_numpy(np.asarray(pooled, np.float32)))
-    return {language: logits.numpy() for language, logits in found.items()}
+        of_languages = model(torch.from_numpy(np.asarray(pooled, np.float32)))
+    return {language: logits.numpy() for language, logits in of_languages.items()}
 
 
 def f_at_five(scores: Vectors, labels: TagLabels) -> tuple[float, float, float]:
@@ -282,142 +266,10 @@ class _Posterior:
 def best_threshold(probabilities: Floats, values: NDArray[np.floating], steps: int = 99) -> float:
     """The probability above which tags have the highest F1 against (N, K) labels."""
     right = values > 0
-    found = []
+    scored = []
     for threshold in np.linspace(0.01, 0.99, steps):
         given = probabilities >= threshold
         hits = float((given & right).sum())
-        found.append((2 * hits / max(float(given.sum() + right.sum()), 1.0), -float(threshold)))
-    return -max(found)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class TagsRun:
-    """A training run of a tagger.
-
-    `only_said`: as in COCO-CN, an image has what its captions and human tags say and nothing else.
-    """
-
-    run: TrainingRun
-    config: TagConfig
-    only_said: bool = False
-
-
-def train_tags(tags: TagsRun, listener: Listener | None = None) -> Path:
-    """Train and calibrate a tagger; the new model's folder."""
-    listener = listener or Listener()
-    run = tags.run
-    backbone = registry.load_backbone(run.backbone)
-    train, validation = (_split(run, backbone, one, listener) for one in ("train", "val"))
-    said_of_train, said_of_validation = (
-        annotate(one.data.images, run.languages) for one in (train, validation)
-    )
-    vocabulary = build_vocabulary(said_of_train, run.languages, run.min_count)
-    known = {"objects": not tags.only_said, "broader_unknown": not tags.only_said}
-    train_set = TagSet(train.views, labels_of(said_of_train, vocabulary, **known))
-    validation_set = TagSet(validation.views, labels_of(said_of_validation, vocabulary, **known))
-    model = TagNetwork(backbone.dimension, _priors(train_set), tags.config, run.options.seed)
-    said = replace(validation_set, labels=labels_of(said_of_validation, vocabulary, objects=False))
-    trainer = TagTrainer(model, train_set, said, run.options, checkpoint_of(run.output))
-    best = fit(run, trainer, listener)
-    calibration = _calibrate(model, vocabulary, validation_set)
-    card = {
-        **head_card(run, backbone, best, _training(tags, train_set)),
-        "description": f"tags in {', '.join(run.languages)} on {backbone.name}",
-        "variant": tags.config.variant,
-        "semantic": model.semantic,
-        "tags": {one: len(found) for one, found in vocabulary.columns.items()},
-        "min_confidence": calibration.min_confidence,
-        "calibration_error": calibration.error,
-    }
-    _export(model, vocabulary, calibration.platt, run.output, card)
-    checkpoint_of(run.output).unlink(missing_ok=True)
-    return run.output
-
-
-def _split(
-    run: TrainingRun, backbone: ImageNetwork, part: str, listener: Listener
-) -> SplitFeatures:
-    """The training or validation split, with the labelled photographs of the same part."""
-    data = [read_split(run, run.train_split if part == "train" else run.validation_split)]
-    if run.labelled:
-        data.append(read_labelled(run.labelled, run.all_concepts).split(part))
-    flip = run.flip and part == "train"
-    first, *more = (split_features(run, backbone, one, part, listener, flip) for one in data)
-    return sum(more, start=first)
-
-
-def _priors(train: TagSet) -> Mapping[str, torch.Tensor]:
-    """The share of the annotated images that have each tag."""
-    found = {}
-    for language, labels in train.labels.items():
-        counts = np.bincount(
-            np.concatenate(labels.positives).astype(np.int64), minlength=labels.spaces.shape[1]
-        )
-        known = np.bincount(labels.space, minlength=len(labels.spaces)) @ labels.spaces
-        found[language] = torch.from_numpy(counts / np.maximum(known, 1)).float()
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Calibration:
-    platt: Platt
-    min_confidence: float
-    error: float
-
-
-def _calibrate(model: TagNetwork, vocabulary: TagVocabulary, validation: TagSet) -> _Calibration:
-    """Platt scaling of the merged log-odds, and the cut-off with the best F1, on validation."""
-    logits = vocabulary.merge(tag_logits(model, validation.views[0]))
-    values, known = _merged_labels(vocabulary, validation.labels, len(validation))
-    platt = fit_platt(logits, values, known)
-    probabilities = platt.probabilities(logits)
-    captioned = np.any([one.captioned for one in validation.labels.values()], axis=0)
-    at = known > 0
-    return _Calibration(
-        platt,
-        round(best_threshold(probabilities[captioned] * known[captioned], values[captioned]), 2),
-        round(expected_calibration_error(probabilities[at], values[at].astype(np.float64)), 4),
-    )
-
-
-def _merged_labels(
-    vocabulary: TagVocabulary, labels: Mapping[str, TagLabels], images: int
-) -> tuple[Vectors, Vectors]:
-    """(N, T) values and known: a tag is there if one language says so, unknown if none knows."""
-    values = np.zeros((images, len(vocabulary.tags)), np.float32)
-    known = np.zeros_like(values)
-    rows = np.arange(images)
-    for language, found in labels.items():
-        columns = vocabulary.columns[language]
-        own_values, own_known = found.dense(rows)
-        values[:, columns] = np.maximum(values[:, columns], own_values)
-        known[:, columns] = np.maximum(known[:, columns], own_known)
-    return values, known
-
-
-def _training(tags: TagsRun, train: TagSet) -> Mapping[str, Any]:
-    return {
-        "images": len(train),
-        "captioned": {one: int(found.captioned.sum()) for one, found in train.labels.items()},
-        "config": asdict(tags.config),
-        "only_said": tags.only_said,
-    }
-
-
-def _export(
-    model: TagNetwork,
-    vocabulary: TagVocabulary,
-    platt: Platt,
-    folder: Path,
-    card: Mapping[str, Any],
-) -> None:
-    arrays: dict[str, NDArray[Any]] = {"slope": platt.slope, "intercept": platt.intercept}
-    for layers, name in ((model.hidden, "hidden"), (model.out, "out")):
-        for part, layer in layers.items():
-            assert isinstance(layer, nn.Linear)
-            arrays[f"{part}.{name}_W"] = numpy_of(layer.weight)
-            arrays[f"{part}.{name}_b"] = numpy_of(layer.bias)
-    model_folder.save_arrays(folder / WEIGHTS_FILE, arrays)
-    vocabulary.save(folder)
-    digest = model_folder.digest(folder, str(card["backbone_digest"]), str(card["semantic"]))
-    model_folder.write_card(folder, {"kind": "tagger", **card, "digest": digest})
+        f1 = 2 * hits / max(float(given.sum() + right.sum()), 1.0)
+        scored.append((f1, -float(threshold)))
+    return -max(scored)[1]

@@ -3,20 +3,13 @@
 Its inputs are either cached features (`capsearch train text`: the backbone is the identity) or
 cached activations of the frozen lower blocks (`capsearch train backbone`: the backbone is the
 upper blocks, which are fine-tuned).
-
-Object classes and human tags as 0/1 columns: extra targets for fine-tuning a backbone.
-
-Names of concepts as anchors, so that text encoders do not forget them while they are fine-tuned.
-
-Every name is drawn to the mean of the vectors that the initial encoders give the commonest names of
-its concept in all languages: that mean finds more than the name in one language does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,23 +18,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from capsearch.encoders.calibrate.vectors import cm_mrr
 from capsearch.encoders.data.dataset import CaptionDataset
 from capsearch.encoders.data.features import EncodesSentences
 from capsearch.encoders.text import concepts
-from capsearch.encoders.train.captions import CaptionLoss, Side
-from capsearch.encoders.train.corpus import NO_IMAGE, LanguageCaptions, Vocabulary, encode_captions
-from capsearch.encoders.train.distillation import Distillation
+from capsearch.encoders.train.captions import NO_IMAGE, Captions, Vocabulary, draws
 from capsearch.encoders.train.dual_encoder import (
     LOSSES,
+    CaptionLoss,
     DualEncoder,
     GenerationHead,
     Labels,
+    Side,
     TrainingOptions,
     TrainingSet,
     batch_of,
+    encode,
     encode_with,
+    project,
 )
-from capsearch.encoders.train.loop import TrainingLoop, evaluate
+from capsearch.encoders.train.loop import TrainingLoop
 from capsearch.encoders.train.w2vv import TextNetwork
 from capsearch.engine.errors import TrainingProblem
 from capsearch.engine.records import Vectors
@@ -88,6 +84,41 @@ def label_loss(logits: Tensor, labels: Labels, image_rows: NDArray[np.int64]) ->
     known = torch.from_numpy(labels.known[image_rows].astype(np.float32))
     each = nn.functional.binary_cross_entropy_with_logits(logits, values, reduction="none")
     return (each * known).sum() / len(image_rows) * LABEL_SCALE
+
+
+def evaluate(model: DualEncoder, validation: TrainingSet) -> Mapping[str, float]:
+    """CM MRR by language."""
+    images = project(model, validation)
+    return {
+        language: cm_mrr(encode(model, captions, language) @ images.T, captions.image_rows)
+        for language, captions in validation.captions.items()
+        if len(captions)
+    }
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """Cosine distances of text vectors to the teacher's, for captions of every language."""
+
+    captions: Mapping[str, Captions]
+    batch_size: int
+
+    def distances(self, language: str, rows: NDArray[np.int64], texts: Tensor) -> list[Tensor]:
+        """(N,) 1 - cosine of these captions' unit vectors, or nothing without a teacher."""
+        teacher = self.captions[language].teacher
+        if not len(teacher):
+            return []
+        targets = torch.from_numpy(teacher[rows].astype(np.float32))
+        return [1.0 - (texts * targets).sum(1)]
+
+    def without_image(self, rng: np.random.Generator) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """For each language a batch of the sentences without images that a teacher has read."""
+        for language, captions in self.captions.items():
+            if not len(captions.teacher):
+                continue
+            rows = np.flatnonzero(captions.image_rows == NO_IMAGE)
+            if len(rows):
+                yield language, rng.choice(rows, min(self.batch_size, len(rows)), replace=False)
 
 
 class Trainer(TrainingLoop):
@@ -146,9 +177,9 @@ class Trainer(TrainingLoop):
         """The mean over the languages of the loss of writing one caption an image."""
         losses = []
         for language, captions in self.train.captions.items():
-            rows, drawn = next(self._draws(language, image_rows, rng))
+            rows, drawn = next(draws(self._rows[language], image_rows, 1, rng))
             if len(rows):
-                sentences = [captions.token_ids[row] for row in drawn.tolist()]
+                sentences = [captions.ids[row] for row in drawn]
                 losses.append(head(features[rows], sentences, language))
         return torch.stack(losses).mean() if losses else features.new_zeros(())
 
@@ -166,8 +197,9 @@ class Trainer(TrainingLoop):
         """Captions against images, and against each other where an image has several."""
         drawn: list[Side] = []
         distances: list[Tensor] = []
+        count = self.options.captions_per_image
         for language in self.train.captions:
-            for rows, captions in self._draws(language, image_rows, rng):
+            for rows, captions in draws(self._rows[language], image_rows, count, rng):
                 if len(rows) > 1:
                     drawn.append(self._side(language, rows, captions))
                     vectors = drawn[-1].vectors
@@ -193,22 +225,13 @@ class Trainer(TrainingLoop):
         vectors = self._texts(language, of_language, captions)
         return Side(rows, vectors, of_language.concepts[captions])
 
-    def _texts(self, language: str, captions: LanguageCaptions, rows: NDArray[np.int64]) -> Tensor:
+    def _texts(self, language: str, captions: Captions, rows: NDArray[np.int64]) -> Tensor:
         """Unit rows; not normalised in the feature space, where eq. 2 and MSE measure distances."""
         sentences = batch_of(captions, rows)
         if self.options.space == "feature":
             assert isinstance(self.model.text, TextNetwork)
             return self.model.text.raw(sentences, language)
         return self.model.text(sentences, language)  # type: ignore[no-any-return]
-
-    def _draws(
-        self, language: str, image_rows: NDArray[np.int64], rng: np.random.Generator
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(rows in the batch, captions) `captions_per_image` times, without repeating a caption."""
-        mixed = [rng.permutation(self._rows[language][row]) for row in image_rows]
-        for draw in range(self.options.captions_per_image):
-            having = [at for at, captions in enumerate(mixed) if len(captions) > draw]
-            yield np.array(having, np.int64), np.array([mixed[at][draw] for at in having], np.int64)
 
 
 def _parameter_groups(model: DualEncoder, options: TrainingOptions) -> Iterator[dict[str, Any]]:
@@ -233,24 +256,27 @@ def name_anchors(
     vocabularies: Mapping[str, Vocabulary],
     sentences: EncodesSentences,
     concept_ids: Sequence[str],
-) -> dict[str, LanguageCaptions]:
-    """Names by language, as sentences without images whose teacher is `text` as it is now."""
+) -> dict[str, Captions]:
+    """Names of concepts, as sentences without images that keep `text` from forgetting them.
+
+    The teacher of a name is the mean of the vectors that `text`, as it is now, gives the commonest
+    names of its concept in all languages: that mean finds more than the name in one language does.
+    """
     anchors, vectors, owners = {}, {}, {}
     for language, vocabulary in vocabularies.items():
         named = [
-            (at, name)
-            for at, one in enumerate(concept_ids)
-            for name in concepts.by_id(one).names[language][:_NAMES]
+            (row, name)
+            for row, concept in enumerate(concept_ids)
+            for name in concepts.by_id(concept).names[language][:_NAMES]
         ]
-        owners[language] = np.array([at for at, _ in named], np.int64)
-        rows = np.full(len(named), NO_IMAGE)
-        names = [name for _, name in named]
-        anchors[language] = encode_captions(vocabulary, names, rows, sentences)
+        owners[language] = np.array([row for row, _ in named], np.int64)
+        names = Captions(np.full(len(named), NO_IMAGE), [name for _, name in named])
+        anchors[language] = vocabulary.encode(names, sentences)
         vectors[language] = encode_with(text, anchors[language], language)
     targets = _means(vectors, owners, len(concept_ids))
     return {
-        language: replace(found, teacher=targets[owners[language]].astype(np.float16))
-        for language, found in anchors.items()
+        language: replace(names, teacher=targets[owners[language]].astype(np.float16))
+        for language, names in anchors.items()
     }
 
 
@@ -259,8 +285,8 @@ def _means(
 ) -> Vectors:
     """(K, D) unit means over the languages of each concept's first name."""
     total = np.zeros((count, next(iter(vectors.values())).shape[1]), np.float32)
-    for language, found in vectors.items():
+    for language, of_names in vectors.items():
         concept, first = np.unique(owners[language], return_index=True)
-        total[concept] += found[first]
+        total[concept] += of_names[first]
     means: Vectors = total / np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-6)
     return means

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from capsearch.engine.errors import TrainingProblem
 
 Input = Literal["bow", "word2vec", "gru", "sentence"]
 Pooling = Literal["last", "mean", "attention"]
@@ -30,6 +32,15 @@ class TextConfig:
     dropout_words: float = 0.2
     dropout_hidden: float = 0.3
     train_words: bool = True  # the word vectors; the paper's Enhanced W2VV freezes them
+
+
+def text_config(inputs: str, pooling: Pooling, hidden: int | None) -> TextConfig:
+    """The text encoders that --inputs, --pooling and --hidden describe."""
+    chosen = tuple(filter(None, map(str.strip, inputs.split(","))))
+    if not chosen or not {*chosen} <= {*INPUTS}:
+        raise TrainingProblem(f"--inputs are some of {','.join(INPUTS)}, not {inputs!r}")
+    config = TextConfig(inputs=cast(tuple[Input, ...], chosen), pooling=pooling)
+    return replace(config, hidden=hidden) if hidden else config
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +75,9 @@ class LanguageBranch(nn.Module):
     def forward(self, token_ids: Sequence[Tensor]) -> Tensor:
         """(N, H) before the ReLU; a sentence without known tokens gives the bias alone."""
         padding = self.bow.num_embeddings - 1  # the row after the vocabulary
-        lengths = torch.tensor([max(len(one), 1) for one in token_ids])
+        lengths = torch.tensor([max(len(ids), 1) for ids in token_ids])
         padded = nn.utils.rnn.pad_sequence(
-            [one if len(one) else torch.tensor([padding]) for one in token_ids],
+            [ids if len(ids) else torch.tensor([padding]) for ids in token_ids],
             batch_first=True,
             padding_value=padding,
         )  # (N, T)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsearch.encoders.train.backbone import NETWORKS
-from capsearch.encoders.train.efficientnet import LITES, EfficientNetLite
+from capsearch.encoders.train.networks import LITES, NETWORKS, EfficientNetLite
 
 SMALL = replace(LITES["lite0"], input_size=64)
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from capsearch.encoders.text.tokenizers import tokenizer
-from capsearch.encoders.train.corpus import LanguageCaptions, Vocabulary
+from capsearch.encoders.train.captions import Captions, Vocabulary
 from capsearch.encoders.train.dual_encoder import DualEncoder, TrainingOptions, TrainingSet
 from capsearch.encoders.train.w2vv import TextConfig
 
@@ -49,11 +49,11 @@ def captions(image_rows, token_ids, seed=0):
     """Captions with the given token ids and random unit sentence vectors."""
     sentence = np.random.default_rng(seed).normal(size=(len(image_rows), 512)).astype(np.float32)
     sentence /= np.linalg.norm(sentence, axis=1, keepdims=True)
-    return LanguageCaptions(
+    return Captions(
         np.array(image_rows, np.int64),
-        [torch.tensor(one, dtype=torch.long) for one in token_ids],
-        sentence.astype(np.float16),
-        np.full(len(image_rows), -1, np.int64),
+        ids=[np.array(ids, np.int64) for ids in token_ids],
+        sentence=sentence.astype(np.float16),
+        concepts=np.full(len(image_rows), -1, np.int64),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 from capsearch.encoders.calibrate import run as run_module
 from capsearch.encoders.calibrate.distil import distil
-from capsearch.encoders.calibrate.run import CalibrationRun
+from capsearch.encoders.settings import CalibrationRun
 from capsearch.engine.protocols import Enricher
 from capsearch.engine.vectors import as_document, unit
 
@@ -72,7 +72,7 @@ def data(monkeypatch):
 
 
 def classifiers(model, *labelled, all_concepts=False):
-    run = CalibrationRun(("DIR",), labelled, all_concepts=all_concepts)
+    run = CalibrationRun(data=("DIR",), labelled=labelled, all_concepts=all_concepts)
     return run_module._classifiers(model, run, None, None, None)
 
 

@@ -14,7 +14,8 @@ pytest.importorskip("pycocoevalcap")
 from capsearch.encoders.models import model_folder
 from capsearch.encoders.models.captioner import WHITENING, CaptionDecoders, CaptionMatch
 from capsearch.encoders.train.caption_match import WEIGHTS, fit_match, with_match
-from capsearch.encoders.train.captions import EncodedCaptions, ReferenceSet
+from capsearch.encoders.train.caption_trainer import ReferenceSet
+from capsearch.encoders.train.captions import Captions
 
 WORDS = ("a", "cat", "dog", "runs")
 VOCABULARY = CaptionVocabulary({"en": WORDS})
@@ -38,7 +39,7 @@ def captions(cats):
     for cat in cats:
         words = ("a", "cat" if cat else "dog", *(("runs",) if rng.random() < 0.5 else ()))
         sentences.append(VOCABULARY.encode(words, "en"))
-    return EncodedCaptions(sentences, [np.array([row]) for row in range(len(cats))])
+    return Captions(np.arange(len(cats)), ids=sentences)
 
 
 @pytest.fixture(scope="module")

@@ -19,23 +19,19 @@ import torch
 from small_problems import FEATURES, axes, random_model, vocabulary
 from small_problems import options as small_options
 
+from capsearch.encoders.train.activations import EncodedImages
+from capsearch.encoders.train.caption_match import fit_confidence, is_right
+from capsearch.encoders.train.caption_metrics import cider
 from capsearch.encoders.train.caption_run import SCHEMES, stages_of
-from capsearch.encoders.train.captions import (
+from capsearch.encoders.train.caption_trainer import (
     CaptionSet,
     CaptionTrainer,
     ReferenceSet,
-    cider,
     ciders,
-    encode,
-    fit_confidence,
-    is_right,
-    main_captions,
-    tokenise,
-    vocabulary_of,
 )
+from capsearch.encoders.train.captions import encode, main_captions, tokenise, vocabulary_of
 from capsearch.encoders.train.decoders import CaptionConfig, CaptionNetwork
 from capsearch.encoders.train.dual_encoder import TrainingOptions
-from capsearch.encoders.train.feature_maps import EncodedImages
 from capsearch.encoders.train.trainer import Trainer
 
 THINGS = {"cat": "猫", "dog": "狗", "horse": "马", "bus": "公交车"}
@@ -66,9 +62,7 @@ def trainer(path=None, epochs=25, alternate=False, groups=None):
     options = TrainingOptions(
         epochs=epochs, batch_size=4, lr=1e-2, captions_per_image=1, ema_epochs=0.1, patience=99
     )
-    train = CaptionSet(
-        found, {one: encode(captions[one], vocabulary, one, len(found)) for one in LANGUAGES}
-    )
+    train = CaptionSet(found, {one: encode(captions[one], vocabulary, one) for one in LANGUAGES})
     validation = ReferenceSet(found, caption_metrics.references_of(found.data, LANGUAGES))
     return CaptionTrainer(network, train, validation, options, path, alternate)
 

@@ -8,13 +8,8 @@ pytest.importorskip("pycocoevalcap")
 
 from capsearch.encoders.models.caption_search import END, Beam, CaptionVocabulary, Hypotheses
 from capsearch.encoders.models.captioner import CaptionDecoders, CaptionMatch
-from capsearch.encoders.train.caption_rewards import COUNT, people_vectors, pick
-from capsearch.encoders.train.captions import (
-    PICKED,
-    EncodedCaptions,
-    TokenisedCaptions,
-    main_captions,
-)
+from capsearch.encoders.train.caption_match import COUNT, people_vectors, pick
+from capsearch.encoders.train.captions import PICKED, Captions, main_captions
 
 VOCABULARY = CaptionVocabulary({"en": ("cat", "dog", "bus"), "zh": ("猫", "狗", "车")})
 # Cats, dogs and buses are directions of one space, in both languages.
@@ -52,9 +47,7 @@ def candidates(self, features, beam):
 def english(*words):
     """One caption of a word for each image; None for an image without."""
     sentences = [VOCABULARY.encode((word,), "en") for word in words if word]
-    at = iter(range(len(sentences)))
-    by_image = [np.array([next(at)] if word else [], np.int64) for word in words]
-    return EncodedCaptions(sentences, by_image)
+    return Captions(np.array([row for row, word in enumerate(words) if word]), ids=sentences)
 
 
 def picked(monkeypatch, captions):
@@ -63,7 +56,7 @@ def picked(monkeypatch, captions):
     return pick(decoders, MATCH, Images(IMAGES), captions, Beam(4, 3))
 
 
-def first_words(found: TokenisedCaptions):
+def first_words(found: Captions):
     """The first caption of each image."""
     first: dict[int, tuple[str, ...]] = {}
     for row, words in zip(found.image_rows.tolist(), found.words, strict=True):
@@ -97,9 +90,7 @@ def test_picked_captions_are_learned_from_to_the_end(monkeypatch):
 
 
 def test_captions_of_people_are_averaged_over_languages():
-    zh = EncodedCaptions(
-        [VOCABULARY.encode(("狗",), "zh")], [np.array([0]), np.array([], np.int64)]
-    )
+    zh = Captions(np.array([0]), ids=[VOCABULARY.encode(("狗",), "zh")])
     found = people_vectors(MATCH, {"en": english("cat", None), "zh": zh}, 2)
     assert found[0].tolist() == pytest.approx([0.5**0.5, 0.5**0.5, 0.0])
     assert not found[1].any()

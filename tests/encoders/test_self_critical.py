@@ -12,13 +12,14 @@ from pycocoevalcap.cider.cider import Cider
 from test_caption_training import LANGUAGES, trainer
 
 from capsearch.encoders.models.caption_search import END, Beam
-from capsearch.encoders.train.caption_rewards import (
-    CiderReward,
+from capsearch.encoders.train.caption_metrics import CiderReward
+from capsearch.encoders.train.caption_trainer import (
+    CaptionSet,
     SelfCriticalTrainer,
     _drawn,
+    ciders,
     sample,
 )
-from capsearch.encoders.train.captions import CaptionSet, ciders
 from capsearch.engine.errors import TrainingProblem
 
 REFERENCES = [

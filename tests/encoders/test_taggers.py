@@ -17,12 +17,12 @@ from capsearch.encoders.train.tags import (
     Platt,
     TagConfig,
     TagNetwork,
-    _export,
     best_threshold,
     fit_platt,
     tag_logits,
     tag_loss,
 )
+from capsearch.encoders.train.tags_run import _export
 
 CARD = {"name": "toy", "backbone_digest": "abc", "min_confidence": 0.3}
 VOCABULARY = TagVocabulary(

@@ -78,7 +78,7 @@ def model(made):
 def torch_vectors(network, vocabularies, sentences, texts, language):
     """The vectors of the torch network, with the tokenizer of training."""
     known = vocabularies[language]
-    token_ids = [known.token_ids(known.tokenizer.tokens(text)) for text in texts]
+    token_ids = [torch.from_numpy(known.token_ids(known.tokenizer.tokens(text))) for text in texts]
     with torch.no_grad():
         sentence = torch.from_numpy(sentences.encode(texts))
         return network(TokenBatch(token_ids, sentence), language).numpy()

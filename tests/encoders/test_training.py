@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 from small_problems import axes, captions, options, random_model, vocabulary  # noqa: E402
 
 from capsearch.encoders.train import loop  # noqa: E402
-from capsearch.encoders.train.dual_encoder import FrozenText, Labels, TrainingSet, freeze_text  # noqa: E402  # noqa: E402
+from capsearch.encoders.train.captions import draws  # noqa: E402
+from capsearch.encoders.train.dual_encoder import FrozenText, Labels, TrainingSet, freeze_text  # noqa: E402
 from capsearch.encoders.train.loop import Epoch, interpolate_weights  # noqa: E402
 from capsearch.encoders.train.trainer import Trainer  # noqa: E402
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
@@ -163,14 +164,16 @@ class TestCaptionsOfOneImage:
     def test_no_caption_is_drawn_twice_in_a_step(self):
         trained = trainer(options(captions_per_image=2))  # two captions an image
         images = np.arange(8)
-        (rows, first), (again, second) = trained._draws("en", images, np.random.default_rng(0))
+        (rows, first), (again, second) = draws(
+            trained._rows["en"], images, 2, np.random.default_rng(0)
+        )
         assert rows.tolist() == again.tolist() == list(range(8))
         assert not set(first) & set(second)
 
     def test_the_only_caption_of_an_image_is_drawn_once(self):
         train = TrainingSet(axes(3).inputs, {"en": captions([0, 1, 1, 2], [[0]] * 4)})
         trained = trainer(options(captions_per_image=2), train=train)
-        drawn = list(trained._draws("en", np.arange(3), np.random.default_rng(0)))
+        drawn = list(draws(trained._rows["en"], np.arange(3), 2, np.random.default_rng(0)))
         assert [rows.tolist() for rows, _ in drawn] == [[0, 1, 2], [1]]
 
     def test_the_caption_loss_brings_them_together_without_image_evidence(self):

@@ -10,8 +10,7 @@ from capsearch.encoders.data.archives import ImageStore
 from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.images.preprocess import squash
 from capsearch.encoders.train import activations
-from capsearch.encoders.train.activations import load_activations
-from capsearch.encoders.train.feature_maps import load_feature_maps
+from capsearch.encoders.train.activations import load_activations, load_feature_maps
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.records import ImageFeatures
 

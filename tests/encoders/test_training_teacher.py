@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 import torch
 from small_problems import FEATURES, axes, captions, options, random_model, vocabulary
 
-from capsearch.encoders.train.corpus import NO_IMAGE
-from capsearch.encoders.train.distillation import Distillation, find_teacher, read_sentences, taught
+from capsearch.encoders.settings import TextRun
+from capsearch.encoders.train.captions import NO_IMAGE
 from capsearch.encoders.train.dual_encoder import TrainingSet, encode
-from capsearch.encoders.train.run import TrainingRun
-from capsearch.encoders.train.trainer import Trainer
+from capsearch.encoders.train.text_run import find_teacher, read_sentences, taught
+from capsearch.encoders.train.trainer import Distillation, Trainer
 from capsearch.engine.errors import TrainingProblem
 
 
@@ -55,20 +55,20 @@ def test_captions_keep_the_teachers_vectors_when_some_are_drawn() -> None:
         def encode(self, texts: list[str]) -> np.ndarray:
             return np.array([[len(text)] * 8 for text in texts], np.float32)
 
-    one = taught(captions([0, 1], [[0], [1]]), ["a", "bbb"], Teacher())
-    assert one.teacher is not None and one.teacher[:, 0].tolist() == [1, 3]
-    assert sorted(one.some(2, rng()).teacher[:, 0].tolist()) == [1, 3]
-    assert taught(captions([], []), [], Teacher()).teacher is None
+    two = taught(replace(captions([0, 1], [[0], [1]]), texts=["a", "bbb"]), Teacher())
+    assert two.teacher[:, 0].tolist() == [1, 3]
+    assert sorted(two.some(2, rng()).teacher[:, 0].tolist()) == [1, 3]
+    assert len(taught(captions([], []), Teacher()).teacher) == 0
 
 
 def test_a_teacher_teaches_words_that_no_image_shows() -> None:
     """Word 5 occurs only in sentences without images; its target is an axis of its own."""
     settings = options(space="teacher", dimension=FEATURES, epochs=60, distillation_weight=5.0)
     data = axes(30)
-    shown = [row for row, ids in enumerate(data.captions["en"].token_ids) if int(ids[0]) != 5]
+    shown = [row for row, ids in enumerate(data.captions["en"].ids) if int(ids[0]) != 5]
     paired = data.captions["en"]
     rows = np.append(paired.image_rows[shown], np.full(10, NO_IMAGE))
-    ids = [*(int(paired.token_ids[row][0]) for row in shown), *[5] * 10]
+    ids = [*(int(paired.ids[row][0]) for row in shown), *[5] * 10]
     taught_captions = replace(
         captions(rows, [[one] for one in ids]),
         teacher=np.eye(FEATURES, dtype=np.float16)[ids],
@@ -82,8 +82,8 @@ def test_a_teacher_teaches_words_that_no_image_shows() -> None:
     assert int(found.argmax()) == 5
 
 
-def run(**changes: object) -> TrainingRun:
-    return TrainingRun(sources=(), name="x", output=Path("x"), **changes)  # type: ignore[arg-type]
+def run(**changes: object) -> TextRun:
+    return TextRun(data=(), name="x", **changes)  # type: ignore[arg-type]
 
 
 def test_what_a_teacher_cannot_be() -> None:
@@ -94,3 +94,5 @@ def test_what_a_teacher_cannot_be() -> None:
         find_teacher(run(teacher="trio"))
     with pytest.raises(TrainingProblem, match="--variant w2vv"):
         find_teacher(run(teacher="small", variant="w2vv"))
+    with pytest.raises(TrainingProblem, match="the image tower of the --teacher"):
+        find_teacher(run(teacher="small", backbone="lite0"))

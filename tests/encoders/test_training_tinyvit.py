@@ -13,37 +13,39 @@ pytest.importorskip("onnxscript")
 from small_networks import noise  # noqa: E402
 
 from capsearch.encoders.models import install, model_folder, registry  # noqa: E402
-from capsearch.encoders.train import backbone, tinyvit  # noqa: E402
-from capsearch.encoders.train.activations import export_backbone  # noqa: E402
+from capsearch.encoders.train import networks  # noqa: E402
 from capsearch.encoders.train.backbone import LowerBlocks, upper_blocks_of  # noqa: E402
-from capsearch.encoders.train.export import load_upper_blocks  # noqa: E402
+from capsearch.encoders.train.export import (  # noqa: E402
+    export_backbone,
+    load_upper_blocks,
+)
 from capsearch.engine.errors import TrainingProblem  # noqa: E402
 
-SIZE = tinyvit.INPUT_SIZE
-ZEROS, ONES = torch.zeros(tinyvit.FEATURES), torch.ones(tinyvit.FEATURES)
+SIZE = networks.TINYVIT_SIZE
+ZEROS, ONES = torch.zeros(networks.FEATURES), torch.ones(networks.FEATURES)
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Random weights; one narrow block a stage: convolutions, then windows of 7, 14 and 7 cells."""
-    monkeypatch.setattr(tinyvit, "_CONVOLUTIONAL", (8, 1))
+    monkeypatch.setattr(networks, "_CONVOLUTIONAL", (8, 1))
     stages = ((8, 16, 2, 7, 1), (16, 16, 2, 14, 1), (16, 24, 2, 7, 1))
-    monkeypatch.setattr(tinyvit, "_STAGES", stages)
-    architecture = replace(backbone.NETWORKS["tinyvit"], first_trained=3)
-    monkeypatch.setitem(backbone.NETWORKS, "tinyvit", architecture)
+    monkeypatch.setattr(networks, "_TINYVIT_STAGES", stages)
+    architecture = replace(networks.NETWORKS["tinyvit"], first_trained=3)
+    monkeypatch.setitem(networks.NETWORKS, "tinyvit", architecture)
     return random_network(0)
 
 
 def random_network(seed):
     torch.manual_seed(seed)
-    made = tinyvit.TinyViT().eval().requires_grad_(False)
+    made = networks.TinyViT().eval().requires_grad_(False)
     for part in made.modules():
         if isinstance(part, torch.nn.Conv2d | torch.nn.Linear):
             torch.nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
         elif isinstance(part, torch.nn.LayerNorm):  # the exporter merges equal ones
             part.weight.uniform_(0.5, 1.5)
             part.bias.normal_()
-        elif isinstance(part, tinyvit.Attention):
+        elif isinstance(part, networks.Attention):
             part.biases.normal_()
     return made
 
@@ -59,7 +61,7 @@ def carriers_graph(network, path):
     for number, module in enumerate(convolutions):
         named[f"onnx::Conv_{2 * number}"] = module.weight
         named[f"onnx::Conv_{2 * number + 1}"] = module.bias
-    for prefix, block in tinyvit._window_blocks(network):
+    for prefix, block in networks._window_blocks(network):
         named[f"{prefix}.attn.attention_biases"] = block.attn.biases
         for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
             layer = block.get_submodule(name)
@@ -81,9 +83,9 @@ def lower_half(network):
 
 
 def test_the_activations_that_are_cached_and_the_features():
-    architecture = backbone.network("tinyvit")
+    architecture = networks.network("tinyvit")
     with torch.device("meta"):
-        net, start = tinyvit.TinyViT(), architecture.first_trained
+        net, start = networks.TinyViT(), architecture.first_trained
         lower = net.lower(
             torch.zeros(1, 3, architecture.input_size, architecture.input_size), start
         )
@@ -103,7 +105,7 @@ def test_pixels_have_imagenets_mean_and_deviation(small):
 def test_a_network_cut_between_two_blocks_is_the_whole_network(small):
     pixels = small.scale(torch.from_numpy(noise(2, SIZE)))
     whole = small(pixels)
-    assert whole.shape == (2, tinyvit.FEATURES)
+    assert whole.shape == (2, networks.FEATURES)
     for start in range(len(small.blocks) + 1):
         torch.testing.assert_close(small.upper(small.lower(pixels, start), start), whole)
 
@@ -150,7 +152,7 @@ class TestPretrainedWeights:
     def test_are_copied_by_name_and_order(self, small, tmp_path):
         carriers_graph(small, tmp_path / "graph.onnx")
         other = random_network(1)
-        tinyvit.copy_weights(other, tmp_path / "graph.onnx")
+        networks.copy_weights(other, tmp_path / "graph.onnx")
         for name, value in lower_half(other).items():
             assert torch.equal(value, lower_half(small)[name]), name
 
@@ -160,21 +162,21 @@ class TestPretrainedWeights:
         torch.manual_seed(3)
         drawn = torch.rand(1)
         torch.manual_seed(3)
-        loaded = tinyvit.load_pretrained()
+        loaded = networks.load_tinyvit()
         assert torch.equal(torch.rand(1), drawn)  # the callers' random numbers stay the same
         for name, value in lower_half(loaded).items():
             assert torch.equal(value, lower_half(small)[name]), name
         # Cached features depend on the head, so it is the same in every run.
-        assert torch.equal(loaded.head.weight, tinyvit.load_pretrained().head.weight)
+        assert torch.equal(loaded.head.weight, networks.load_tinyvit().head.weight)
 
     def test_that_are_not_installed_are_named(self, folder):
         with pytest.raises(TrainingProblem, match="run `capsearch models install tinyvit`"):
-            tinyvit.load_pretrained()
+            networks.load_tinyvit()
 
     def test_of_another_model_with_that_name_are_refused(self, small, folder):
         self.write(small, folder, "trained here")
         with pytest.raises(TrainingProblem, match=r"tinyvit is another model; rename it, and run"):
-            tinyvit.load_pretrained()
+            networks.load_tinyvit()
 
 
 def test_a_served_network_is_torchs_and_its_weights_are_read_back(small, tmp_path):
@@ -195,4 +197,4 @@ def test_a_served_network_is_torchs_and_its_weights_are_read_back(small, tmp_pat
             assert torch.equal(value, stored[name]), name
     values, features = lower.activations(list(images))
     assert values.shape == (3, 28, 28, 16)  # before block 3
-    assert features.shape == (3, tinyvit.FEATURES)
+    assert features.shape == (3, networks.FEATURES)

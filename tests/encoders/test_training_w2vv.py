@@ -18,10 +18,10 @@ from small_problems import (  # noqa: E402
 
 from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage  # noqa: E402
 from capsearch.encoders.models.w2vv import MAX_TOKENS  # noqa: E402
-from capsearch.encoders.train.corpus import (  # noqa: E402
+from capsearch.encoders.train.captions import (  # noqa: E402
+    Captions,
     Vocabulary,
     build_vocabulary,
-    encode_captions,
     texts_of,
     word_vectors,
 )
@@ -157,19 +157,19 @@ class TestCorpus:
     )
 
     def test_captions_come_with_the_row_of_their_image(self):
-        texts, rows = texts_of(self.DATA, "en")
-        assert texts == ["a cat", "a dog", "a cat"]
-        assert rows.tolist() == [0, 0, 2]
+        written = texts_of(self.DATA, "en")
+        assert written.texts == ["a cat", "a dog", "a cat"]
+        assert written.image_rows.tolist() == [0, 0, 2]
 
     def test_chinese_is_simplified(self):
-        assert texts_of(self.DATA, "zh")[0] == ["一只猫", "一只狗"]
+        assert texts_of(self.DATA, "zh").texts == ["一只猫", "一只狗"]
 
     def test_translations_made_for_testing_are_left_out(self):
         written = {
             "zh": (Caption("猫", "zh", "coco-cn-translated"), Caption("狗", "zh", "coco-cn"))
         }
         data = CaptionDataset((CaptionedImage("1", "train", "1.png", written),))
-        assert texts_of(data, "zh")[0] == ["狗"]
+        assert texts_of(data, "zh").texts == ["狗"]
 
     def test_a_vocabulary_has_the_words_that_occur_often_enough(self):
         made, tokens = build_vocabulary("en", ["a cat", "a dog", "two cats"], min_count=2)
@@ -188,7 +188,7 @@ class TestCorpus:
         made = vocabulary("en")
         assert made.token_ids(("a", "zebra", "cat")).tolist() == [0, 3]
         assert len(made.token_ids(("cat",) * 100)) == MAX_TOKENS
-        assert made.token_ids(()).dtype == torch.long
+        assert made.token_ids(()).dtype == np.int64
 
     def test_word_vectors_have_one_scale_and_depend_on_the_seed_alone(self):
         made = Vocabulary("en", ("cat", "dog"), vocabulary("en").tokenizer)
@@ -207,10 +207,36 @@ class TestCorpus:
             def encode(self, texts):
                 return np.array([[len(text)] for text in texts], np.float32)
 
-        made = encode_captions(vocabulary("en"), ["a cat", "zebra"], np.array([4, 2]), Lengths())
-        assert [one.tolist() for one in made.token_ids] == [[0, 3], []]
+        given = Captions(np.array([4, 2]), ["a cat", "zebra"])
+        made = vocabulary("en").encode(given, Lengths())
+        assert [ids.tolist() for ids in made.ids] == [[0, 3], []]
         assert made.sentence.tolist() == [[5.0], [5.0]]
         assert made.image_rows.tolist() == [4, 2]
+
+
+class TestCaptions:
+    CAPTIONS = Captions(np.array([4, 2, 4]), ["a", "b", "c"], sources=["x", "y", "x"])
+
+    def test_some_of_them_have_the_same_columns(self):
+        some = self.CAPTIONS.at([2, 0])
+        assert (some.image_rows.tolist(), some.texts, some.sources) == (
+            [4, 4],
+            ["c", "a"],
+            ["x"] * 2,
+        )
+        assert len(some.ids) == len(some.sentence) == 0
+
+    def test_a_sum_has_the_columns_that_both_have(self):
+        both = self.CAPTIONS + Captions(np.array([7]), ["d"], concepts=np.array([3]))
+        assert (both.image_rows.tolist(), both.texts) == ([4, 2, 4, 7], ["a", "b", "c", "d"])
+        assert len(both.sources) == len(both.concepts) == 0
+
+    def test_a_sum_with_none_keeps_all_columns(self):
+        none = Captions(np.array([], np.int64))
+        assert (self.CAPTIONS + none).sources == (none + self.CAPTIONS).sources == ["x", "y", "x"]
+
+    def test_those_of_some_sources(self):
+        assert self.CAPTIONS.of_sources(lambda source: source == "x").texts == ["a", "c"]
 
 
 class TestVariants:

@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from capsearch.encoders.train import efficientnet
+from capsearch.encoders.train import networks
 from capsearch.encoders.train import w2vv as network
-from capsearch.encoders.train.backbone import NETWORKS
+from capsearch.encoders.train.networks import NETWORKS
 from capsearch.engine.fakes import colour_image
 from capsearch.ui.cli.main import main
 
@@ -56,10 +56,10 @@ def write_split(folder: Path, split: str, records: list[dict[str, Any]]) -> None
 INPUT_SIZE = 128
 
 
-def random_network() -> efficientnet.EfficientNetLite:
+def random_network() -> networks.EfficientNetLite:
     torch.manual_seed(5)
-    lite = replace(efficientnet.LITES["lite0"], input_size=INPUT_SIZE)
-    made = efficientnet.EfficientNetLite(lite).eval()
+    lite = replace(networks.LITES["lite0"], input_size=INPUT_SIZE)
+    made = networks.EfficientNetLite(lite).eval()
     for part in made.modules():
         if isinstance(part, torch.nn.Conv2d):
             torch.nn.init.kaiming_normal_(part.weight, nonlinearity="relu")

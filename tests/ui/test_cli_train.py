@@ -32,7 +32,7 @@ from small_training import (
 )
 
 from capsearch.encoders.train import text_run
-from capsearch.encoders.train.corpus import PER_IMAGE
+from capsearch.encoders.train.captions import PER_IMAGE
 from capsearch.encoders.train.trainer import Trainer
 
 __all__ = ["train", "workshop"]  # fixtures

@@ -119,7 +119,7 @@ def test_a_captioner_is_trained_on_with_its_words_and_tags(
     )
     assert second["training"]["initial"] == captioner
     assert second["training"]["config"] == first["training"]["config"]
-    assert second["tagger"] == "tags"
+    assert (second["backbone"], second["tagger"]) == ("small-cap", "tags")
     before, after = (
         (workshop / "models" / one / "words.json").read_bytes() for one in (captioner, scheme)
     )

@@ -19,7 +19,7 @@ pytest.importorskip("gensim")
 
 from small_training import COLOURS, Command, common, train, workshop, write_data, write_split
 
-from capsearch.encoders.train.backbone import NETWORKS
+from capsearch.encoders.train.networks import NETWORKS
 from capsearch.encoders.train.trainer import Trainer
 
 __all__ = ["train", "workshop"]  # fixtures

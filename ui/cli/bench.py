@@ -405,7 +405,7 @@ def caption(
     from capsearch.encoders.data.features import default_cache
     from capsearch.encoders.models import registry
     from capsearch.encoders.train.caption_metrics import has_java
-    from capsearch.encoders.train.feature_maps import load_feature_maps
+    from capsearch.encoders.train.activations import load_feature_maps
     from capsearch.ui.cli.progress import stage_progress
 
     report.check_plot(plot)

@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Entry] = {
     "models": Entry("capsearch.ui.cli.models:command", "List the available models."),
     "train": Entry("capsearch.ui.cli.train:command", "Train models on your own captions."),
     "calibrate": Entry(
-        "capsearch.ui.cli.calibrate:command", "Fit what evidence is worth to a model."
+        "capsearch.ui.cli.train:calibrate", "Fit what evidence is worth to a model."
     ),
     "bench": Entry("capsearch.ui.cli.bench:command", "Measure quality and speed."),
 }

@@ -53,21 +53,6 @@ replicas_option: Callable[[F], F] = click.option(
     show_default=True,
     help="Copies of each part of a new collection on other nodes of the cluster.",
 )
-like_option: Callable[[F], F] = click.option(
-    "--like",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    help="Images of the quality that will be searched, showing similar things, in a layout that "
-    "--data takes, where those of --data are reduced copies: the features of reduced images have "
-    "another mean. Repeat the option for several.",
-)
-bfloat16_option: Callable[[F], F] = click.option(
-    "--bfloat16",
-    is_flag=True,
-    help="Compute the network in bfloat16: nearly twice as fast on processors with AVX-512 BF16 "
-    "or AMX, slower on others.",
-)
 batch_size_option: Callable[[F], F] = click.option(
     "--batch-size",
     type=click.IntRange(min=1),

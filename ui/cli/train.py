@@ -1,132 +1,36 @@
-"""`capsearch train`: models from your own captions.
-
-`capsearch train student`: a small backbone in the space of a larger model.
-"""
+"""`capsearch train` and `capsearch calibrate`: models from your own captions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from capsearch.engine.errors import TrainingProblem
-from capsearch.ui.cli.options import bfloat16_option, like_option
-from capsearch.ui.cli.train_heads import caption, tags
-from capsearch.ui.cli.train_options import (
-    backbone_lr_option,
-    carry_out,
-    epochs_option,
-    labelled_option,
-    lr_option,
-    need_packages,
-    no_flip_option,
-    run_options,
-    teacher_options,
-    text_config,
-    text_encoder_options,
-    training_options,
-    training_run,
+from capsearch.encoders.settings import (
+    BackboneRun,
+    CalibrationRun,
+    CaptionRun,
+    ProjectionRun,
+    StudentRun,
+    TagsRun,
+    TextRun,
+    TrainingRun,
 )
+from capsearch.engine.errors import MissingExtra, TrainingProblem
+from capsearch.ui.cli.declared import declared_by
+from capsearch.ui.cli.options import json_option
+from capsearch.ui.cli.progress import training_progress
+from capsearch.ui.cli.terminal import aligned, print_json, remark
 
 if TYPE_CHECKING:
-    from capsearch.encoders.train.run import Listener, TrainingRun
-    from capsearch.encoders.train.w2vv import Pooling
+    from capsearch.encoders.train.run import Listener
 
-
-EXAMPLES = """\b
-Examples:
-  capsearch models install tinyvit
-  capsearch train student --data DIR --teacher trio-accurate --name small --text-name mine
-  capsearch train student --data DIR --labelled SETS --teacher trio-accurate --from lite0 \\
-      --name smaller --text-name mine-fast
-  capsearch train student --data DIR --teacher trio-accurate --from mine \\
-      --name small2 --text-name mine2                          train it on
-  capsearch index ~/Pictures --model mine --rebuild            use it
-
-The student shares the teacher's text encoders, which stay unchanged, so an index of either model
-answers the same queries. It learns the teacher's image vectors, and captions and names as the
-teacher did. The teacher's features and the activations of the student's lower blocks (63 kB an
-image for tinyvit) are computed once and cached. --lang and --min-count do not apply.
-"""
-
-
-@click.command(epilog=EXAMPLES)
-@run_options
-@labelled_option
-@like_option
-@click.option(
-    "--teacher",
-    required=True,
-    metavar="NAME",
-    help="The search model whose text encoders and image vectors the student learns from.",
-)
-@click.option(
-    "--from",
-    "initial",
-    default="tinyvit",
-    show_default=True,
-    metavar="NAME",
-    help="The pretrained network of the student: tinyvit, lite0, lite1 or lite2. Or an earlier "
-    "student's search model, to train it on.",
-)
-@click.option(
-    "--text-name",
-    metavar="NAME",
-    help="The name of the search model that uses the new backbone.  [default: NAME-text]",
-)
-@click.option(
-    "--epochs",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="How often to go through the training images.",
-)
-@lr_option(5e-4, "The peak learning rate of the projection.")
-@backbone_lr_option
-@click.option(
-    "--distillation-weight",
-    type=click.FloatRange(0),
-    default=5.0,
-    show_default=True,
-    help="The weight of the distance to the teacher's image vectors. With 0, only captions teach.",
-)
-@bfloat16_option
-def student(
-    teacher: str,
-    initial: str,
-    text_name: str | None,
-    epochs: int,
-    lr: float,
-    backbone_lr: float,
-    distillation_weight: float,
-    bfloat16: bool,
-    as_json: bool,
-    **shared: Any,
-) -> int:
-    """Distil a search model into a smaller backbone, with the same text encoders."""
-    need_packages()
-    from capsearch.encoders.train.student_run import train_student
-
-    options = training_options(
-        shared,
-        epochs,
-        lr,
-        backbone_lr=backbone_lr,
-        distillation_weight=distillation_weight,
-        bfloat16=bfloat16,
-        patience=epochs,
-    )
-    run = replace(
-        training_run(shared),
-        backbone=initial,
-        text_name=text_name or f"{shared['name']}-text",
-        teacher=teacher,
-        options=options,
-    )
-    return carry_out(train_student, run, as_json)
-
+Run = TypeVar("Run", bound=TrainingRun)
 
 TEXT_EXAMPLES = """\b
 Examples:
@@ -172,6 +76,67 @@ vocabularies and languages stay those of the model (--lang, --inputs, --pooling 
 do not apply). `capsearch train student` distils a model into a smaller backbone.
 """
 
+STUDENT_EXAMPLES = """\b
+Examples:
+  capsearch models install tinyvit
+  capsearch train student --data DIR --teacher trio-accurate --name small --text-name mine
+  capsearch train student --data DIR --labelled SETS --teacher trio-accurate --from lite0 \\
+      --name smaller --text-name mine-fast
+  capsearch train student --data DIR --teacher trio-accurate --from mine \\
+      --name small2 --text-name mine2                          train it on
+  capsearch index ~/Pictures --model mine --rebuild            use it
+
+The student shares the teacher's text encoders, which stay unchanged, so an index of either model
+answers the same queries. It learns the teacher's image vectors, and captions and names as the
+teacher did. The teacher's features and the activations of the student's lower blocks (63 kB an
+image for tinyvit) are computed once and cached. --lang and --min-count do not apply.
+"""
+
+TAGS_EXAMPLES = """\b
+Examples:
+  capsearch train tags --data DIR --name mine-tags
+  capsearch train tags --data DIR --labelled SETS --name mine-tags
+  capsearch train tags --data DIR --variant mlp --name mine-mlp      a paper's variant
+  capsearch bench tags --data DIR --split test --model mine-tags
+
+Tags are what captions, human tags and labelled objects name: concepts of the built-in table, which
+have names in three languages, and other nouns, verbs and adjectives. What a caption does not name
+counts as absent; in a language without captions it is unknown and not trained on. Probabilities
+are calibrated on the validation split. `capsearch enrich` uses the tagger of an index's backbone.
+"""
+
+CAPTION_EXAMPLES = """\b
+Examples:
+  capsearch train caption --data DIR --name mine-captions
+  capsearch train caption --data DIR --tags mine-tags --name mine-captions
+  capsearch train caption --data DIR --decoder show-and-tell --scheme transfer \\
+      --lang en --lang ja --name mine-ja                             a paper's model
+  capsearch train caption --data DIR --from mine-captions --scheme self-training \\
+      --epochs 4 --name mine-captions2                               learns from what it writes
+  capsearch train caption --data DIR --from mine-captions2 --scheme self-critical --epochs 1 \\
+      --lr 1e-4 --name better-captions                               rewarded for CIDEr-D
+  capsearch train caption --data DIR --name mine-captions --resume   after an interruption
+  capsearch bench caption --data DIR --split val --model mine-captions
+
+Feature maps are cached on disk (125 kB an image for 49 cells of 1,280 channels). The best epoch is
+the one with the highest CIDEr-D on the validation split.
+"""
+
+CALIBRATE_EXAMPLES = """\b
+Examples:
+  capsearch calibrate --data DIR
+  capsearch calibrate --data DIR --model mine --split val
+  capsearch calibrate --data DIR --labelled SETS --model mine
+
+A calibrated model shows every hit with its probability of relevance, fuses images with and
+without captions fairly, and leaves out what does not match. The built-in models are calibrated;
+run this for your own, or to calibrate a built-in one on images like yours.
+
+DIR holds captioned images in one of the layouts that `capsearch train` reads, with a split
+for calibration that the model was not trained on. With --labelled, names of what these images show
+are calibrated too: queries such as "violin" then promise no more than they find.
+"""
+
 
 @click.group()
 def command() -> None:
@@ -179,214 +144,127 @@ def command() -> None:
 
 
 @command.command(epilog=TEXT_EXAMPLES)
-@run_options
-@labelled_option
-@like_option
-@click.option(
-    "--backbone",
-    metavar="NAME",
-    help="The backbone whose features to train on.  [default: tinyvit-trio]",
-)
-@click.option(
-    "--from",
-    "initial",
-    metavar="MODEL",
-    help="Fine-tune the text encoders of this search model instead of training new ones, on the "
-    "features of its own backbone. A tenth of the default --lr suits it.",
-)
-@epochs_option
-@lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
-@click.option(
-    "--loss",
-    default="infonce",
-    show_default=True,
-    help="The loss between captions and images: infonce, triplet, contrastive or mse. The "
-    "--variant of a paper sets its own.",
-)
-@text_encoder_options
-@click.option(
-    "--variant",
-    default="shared",
-    show_default=True,
-    help="The model to train: shared is ours; w2vv, w2vv-attention, enhanced-w2vv and w2vv++ are "
-    "those of the papers, for comparison.",
-)
-@no_flip_option
-@teacher_options
-def text(
-    backbone: str | None,
-    initial: str | None,
-    epochs: int,
-    lr: float,
-    loss: str,
-    inputs: str,
-    hidden: int | None,
-    pooling: Pooling,
-    caption_loss_weight: float,
-    variant: str,
-    no_flip: bool,
-    teacher: str | None,
-    sentences: tuple[Path, ...],
-    distillation_weight: float,
-    as_json: bool,
-    **shared: Any,
-) -> int:
+@declared_by(TextRun)
+@json_option
+def text(run: TextRun, as_json: bool) -> int:
     """Train text encoders and an image projection on a backbone's features."""
     need_packages()
-    from capsearch.encoders.train.run import DEFAULT_BACKBONE
     from capsearch.encoders.train.text_run import train_text
 
-    config = text_config(inputs, pooling, hidden)
-    if teacher and backbone:
-        raise TrainingProblem("the backbone is the image tower of the --teacher; leave it out")
-    if initial and (backbone or teacher):
-        other = "--backbone" if backbone else "--teacher"
-        raise TrainingProblem(f"{initial} is fine-tuned in its own space; leave {other} out")
-    options = training_options(
-        shared,
-        epochs,
-        lr,
-        config=config,
-        caption_loss_weight=caption_loss_weight,
-        loss=loss,
-        distillation_weight=distillation_weight,
-    )
-    run = replace(
-        training_run(shared),
-        backbone=backbone or DEFAULT_BACKBONE,
-        initial=initial,
-        teacher=teacher,
-        sentences=sentences,
-        variant=variant,
-        flip=not no_flip,
-        options=options,
-    )
     return carry_out(train_text, run, as_json)
 
 
 @command.command(epilog=PROJECTION_EXAMPLES)
-@run_options
-@labelled_option
-@like_option
-@click.option(
-    "--backbone", required=True, metavar="NAME", help="The backbone whose features to project."
-)
-@click.option(
-    "--text",
-    default=None,
-    metavar="NAME",
-    help="The text model whose space to project into.  [default: the built-in model]",
-)
-@epochs_option
-@lr_option(1e-3, "The peak learning rate. Lower it when the loss diverges.")
-@no_flip_option
-def projection(
-    backbone: str,
-    text: str | None,
-    epochs: int,
-    lr: float,
-    no_flip: bool,
-    as_json: bool,
-    **shared: Any,
-) -> int:
+@declared_by(ProjectionRun)
+@json_option
+def projection(run: ProjectionRun, as_json: bool) -> int:
     """Project another backbone into an existing model's space."""
     need_packages()
-    from capsearch.encoders.models.registry import DEFAULT_MODEL
-    from capsearch.encoders.train import text_run
+    from capsearch.encoders.train.text_run import train_projection
 
-    options = training_options(shared, epochs, lr)
-    run = replace(training_run(shared), backbone=backbone, flip=not no_flip, options=options)
-
-    def train(run: TrainingRun, listener: Listener) -> Path:
-        return text_run.train_projection(run, text or DEFAULT_MODEL, listener)
-
-    return carry_out(train, run, as_json)
+    return carry_out(train_projection, run, as_json)
 
 
 @command.command(epilog=BACKBONE_EXAMPLES)
-@run_options
-@text_encoder_options
-@click.option(
-    "--from",
-    "initial",
-    default="lite2",
-    show_default=True,
-    metavar="NAME",
-    help="The initial weights: lite0, lite1, lite2 or tinyvit for a network pretrained on ImageNet "
-    "(larger ones are more accurate and slower; tinyvit needs `capsearch models install tinyvit`), "
-    "or a text model, which is fine-tuned with its backbone.",
-)
-@click.option(
-    "--text-name",
-    metavar="NAME",
-    help="The name of the text model that is trained with the backbone.  [default: NAME-text]",
-)
-@click.option(
-    "--epochs",
-    type=click.IntRange(0),
-    default=7,
-    show_default=True,
-    help="How often to go through the training images while fine-tuning the backbone. With 0 it "
-    "stays pretrained.",
-)
-@click.option(
-    "--frozen-epochs",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="Epochs before that with a frozen backbone, in which new text encoders are trained. They "
-    "take little time and protect the backbone from gradients of untrained text encoders.",
-)
-@lr_option(5e-4, "The peak learning rate of everything but the backbone.")
-@backbone_lr_option
-@click.option(
-    "--generation-loss-weight",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    help="The weight of the loss of an LSTM that writes captions from the features, which trains "
-    "the backbone jointly for captions (Zhu 2016). With 0 there is none.",
-)
-def backbone(
-    initial: str,
-    text_name: str | None,
-    epochs: int,
-    frozen_epochs: int,
-    lr: float,
-    backbone_lr: float,
-    inputs: str,
-    hidden: int | None,
-    pooling: Pooling,
-    caption_loss_weight: float,
-    generation_loss_weight: float,
-    as_json: bool,
-    **shared: Any,
-) -> int:
+@declared_by(BackboneRun)
+@json_option
+def backbone(run: BackboneRun, as_json: bool) -> int:
     """Fine-tune a backbone's upper blocks against captions, with text encoders."""
     need_packages()
     from capsearch.encoders.train.backbone_run import train_backbone
 
-    options = training_options(
-        shared,
-        epochs,
-        lr,
-        config=text_config(inputs, pooling, hidden),
-        caption_loss_weight=caption_loss_weight,
-        backbone_lr=backbone_lr,
-        generation_loss_weight=generation_loss_weight,
-        patience=epochs,
-    )
-    run = replace(
-        training_run(shared),
-        backbone=initial,
-        text_name=text_name or f"{shared['name']}-text",
-        hidden=hidden,
-        frozen_epochs=frozen_epochs,
-        options=options,
-    )
     return carry_out(train_backbone, run, as_json)
 
 
-command.add_command(student)
-command.add_command(tags)
-command.add_command(caption)
+@command.command(epilog=STUDENT_EXAMPLES)
+@declared_by(StudentRun)
+@json_option
+def student(run: StudentRun, as_json: bool) -> int:
+    """Distil a search model into a smaller backbone, with the same text encoders."""
+    need_packages()
+    from capsearch.encoders.train.backbone_run import train_student
+
+    return carry_out(train_student, run, as_json)
+
+
+@command.command(epilog=TAGS_EXAMPLES)
+@declared_by(TagsRun)
+@json_option
+def tags(run: TagsRun, as_json: bool) -> int:
+    """Train a tagger on a backbone's features."""
+    need_packages()
+    from capsearch.encoders.train.tags_run import train_tags
+
+    return carry_out(train_tags, run, as_json, use="bench tags --data DIR --model {}")
+
+
+@command.command(epilog=CAPTION_EXAMPLES)
+@declared_by(CaptionRun)
+@json_option
+def caption(run: CaptionRun, as_json: bool) -> int:
+    """Train a captioner on a backbone's feature maps."""
+    need_packages()
+    from capsearch.encoders.train.caption_run import train_caption
+
+    return carry_out(train_caption, run, as_json, use="bench caption --data DIR --model {}")
+
+
+@click.command(epilog=CALIBRATE_EXAMPLES)
+@declared_by(CalibrationRun)
+@json_option
+def calibrate(run: CalibrationRun, as_json: bool) -> None:
+    """Fit what evidence is worth to a model: images, captions, words."""
+    need_packages("torch", purpose="calibration")  # fits the classifiers of concepts
+    from capsearch.encoders.calibrate.run import calibrate as fit
+    from capsearch.engine.records import Progress
+    from capsearch.ui.cli.progress import progress_bar
+
+    with progress_bar() as show:
+        fitted = fit(run, lambda done, of: show(Progress("features", done, of, None)))
+    if as_json:
+        print_json({language: asdict(model) for language, model in fitted.items()})
+        return
+    rows = [("language", "cut-off, names", "cut-off, sentences")]
+    rows += [
+        (language, f"{model.short.cutoff:.1%}", f"{model.long.cutoff:.1%}")
+        for language, model in fitted.items()
+    ]
+    click.echo("\n".join(aligned(rows)))
+    place = f"written to {run.output}" if run.output else ""
+    remark(place or "searches with this model use it from now on")
+
+
+def need_packages(*packages: str, purpose: str = "training", extra: str = "train") -> None:
+    """MissingExtra unless these are installed; by default all that training needs."""
+    needed = packages or ("gensim", "onnxscript", "pycocoevalcap", "torch")
+    if not all(find_spec(package) for package in needed):
+        raise MissingExtra(purpose, extra)
+
+
+def carry_out(
+    train: Callable[[Run, Listener], Path],
+    run: Run,
+    as_json: bool,
+    use: str = "index PATH --model {} --rebuild",
+) -> int:
+    """Check the names, train with a progress bar, and report the new model.
+
+    `use`: the command that uses a model, with {} for its name.
+    """
+    from capsearch.encoders.models.model_folder import read_card
+    from capsearch.encoders.models.registry import check_new_name, user_models_dir
+
+    for name, folder in run.written.items():
+        check_new_name(name)
+        if (folder / "model.json").is_file():
+            raise TrainingProblem(f"{folder} holds a model already; choose another --name")
+    with training_progress() as listener:
+        folder = train(run, listener)
+    card = read_card(folder)
+    if as_json:
+        print_json(card)
+    else:
+        sys.stdout.write(f"{folder}\n")
+        model = card["name"] if folder.parent == user_models_dir() else folder.absolute()
+        remark(f"use it with: capsearch {use.format(model)}")
+    return 0

@@ -1,9 +1,12 @@
-"""The towers of an open_clip model as ONNX graphs, in 16 or in 8 bits."""
+"""Networks as ONNX graphs, in 16 or 8 bits: backbones, and the towers of open_clip models."""
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,113 @@ import torch
 from torch import Tensor, nn
 
 from capsearch.encoders.models.open_clip import OpenClip
-from capsearch.encoders.train.activations import halve, write_graph
 
+OPSET = 18  # the oldest that torch's exporter writes without converting
+MIN_HALVED = 64  # entries; smaller tensors stay float32
 SHORT, SAME = "a cat", 0.99999  # a text of few tokens, and the cosine of equal vectors
 MAX_PROTOBUF = 2_000_000_000  # bytes of one file; larger weights lie beside it
+
+
+def to_onnx(module: nn.Module, size: int, to: Path, outputs: Sequence[str]) -> None:
+    """A graph from `pixels` (N, size, size, 3) uint8 to `outputs`, for any N.
+
+    Weights keep their names and values, so that they can be read back.
+    """
+    # Two images, not one: torch.export specialises a dimension of size 1 to that size.
+    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    shapes = {0: torch.export.Dim("images")}
+    write_graph(module, example, shapes, ["pixels", *outputs], to, keep_weights=True)
+
+
+def write_graph(
+    module: nn.Module,
+    example: Tensor,
+    shapes: Mapping[int, Any],
+    names: Sequence[str],
+    to: Path,
+    external_data: bool = False,
+    keep_weights: bool = False,
+) -> None:
+    """The graph of a module with one input; `names` are that of the input and of the outputs.
+
+    `shapes` are the dimensions of the input that may change. With `external_data`, weights lie
+    beside the graph, which may then be larger than protobuf's two gigabytes. With `keep_weights`,
+    they are those of the module by name: none is transposed or otherwise folded.
+    """
+    with _without_exporter_warnings():
+        program = torch.onnx.export(
+            module,
+            (example,),
+            input_names=[names[0]],
+            output_names=list(names[1:]),
+            dynamic_shapes=(dict(shapes),),
+            opset_version=OPSET,
+            dynamo=True,
+            optimize=not keep_weights,
+            verbose=False,
+        )
+        assert program is not None  # as there was no file to write to
+        if keep_weights:
+            _optimize_around_weights(program.model)
+        program.save(to, external_data=external_data)
+
+
+def _optimize_around_weights(model: Any) -> None:
+    """What the exporter does by default, but for nodes that take a weight."""
+    from onnxscript.optimizer import optimize_ir
+
+    def folded(node: Any) -> bool | None:
+        weights = any(value is not None and value.is_initializer() for value in node.inputs)
+        return False if weights else None  # None: as by default
+
+    optimize_ir(model, should_fold=folded)
+
+
+@contextmanager
+def _without_exporter_warnings() -> Iterator[None]:
+    """Hides what the exporter reports about itself: no torchvision, its own deprecations."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def halve(model: Any) -> None:
+    """Store large float32 weights as float16 behind a Cast, which the runtime folds at start."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    casts = []
+    for weight in model.graph.initializer:
+        if weight.data_type != TensorProto.FLOAT or np.prod(weight.dims) < MIN_HALVED:
+            continue
+        half = numpy_helper.from_array(
+            numpy_helper.to_array(weight).astype(np.float16), f"{weight.name}.half"
+        )
+        casts.append(helper.make_node("Cast", [half.name], [weight.name], to=TensorProto.FLOAT))
+        weight.CopyFrom(half)
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def weights_of(path: Path) -> dict[str, Tensor]:
+    """A graph's weights by their names, which are those in torch, as float32.
+
+    Both of torch's exporters name initializers so; what else they add (constants) has no
+    counterpart in torch and is ignored by the caller.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    return {
+        weight.name.removesuffix(".half"): torch.tensor(numpy_helper.to_array(weight)).float()
+        for weight in onnx.load(path).graph.initializer
+    }
 
 
 class ImageGraph(nn.Module):
@@ -126,7 +232,7 @@ def _float_weights(graph: Path) -> Any:
     from onnx import numpy_helper
 
     model = onnx.load(graph)
-    halves = {one.name: one for one in model.graph.initializer}
+    halves = {weight.name: weight for weight in model.graph.initializer}
     casts = {
         node.input[0]: node.output[0]
         for node in model.graph.node
@@ -135,7 +241,7 @@ def _float_weights(graph: Path) -> Any:
     for name, output in casts.items():
         array = numpy_helper.to_array(halves[name]).astype(np.float32)
         halves[name].CopyFrom(numpy_helper.from_array(array, output))
-    nodes = [node for node in model.graph.node if node.input[:1] not in [[one] for one in casts]]
+    nodes = [node for node in model.graph.node if not {*node.input[:1]} & casts.keys()]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     del model.graph.value_info[:]  # shapes of values that the quantiser replaces
