@@ -36,7 +36,10 @@ MAY_IMPORT = {
     "benchmarks": {"engine", "encoders", "indexer", "library", "benchmarks"},
 }
 SERVING = ("encoders/text", "encoders/images", "encoders/models")
-RESEARCH = ("capsearch.encoders.data", "capsearch.encoders.train", "capsearch.encoders.calibrate")
+RESEARCH = tuple(
+    f"capsearch.encoders.{name}" for name in ("data", "train", "calibrate", "settings")
+)
+RUN = re.compile(r"capsearch\.encoders\.train\.(\w+_)?run\b")  # what a command starts
 # `capsearch bench` is a command like any other, and its modules are how ui reaches benchmarks.
 EXCEPTIONS = {
     ("ui/cli/bench.py", "benchmarks"),
@@ -243,6 +246,17 @@ def test_what_serves_imports_no_research() -> None:
         for module in modules(folder)
         for name in imported_names(module)
         if name.startswith(RESEARCH)
+    }
+    assert wrong == set()
+
+
+def test_networks_losses_and_loops_know_no_runs() -> None:
+    wrong = {
+        (module.stem, name)
+        for module in modules("encoders/train")
+        if not re.fullmatch("(.+_)?run", module.stem)
+        for name in imported_names(module)
+        if RUN.match(name)
     }
     assert wrong == set()
 

@@ -404,8 +404,8 @@ def caption(
     from capsearch.benchmarks import captions, report
     from capsearch.encoders.data.features import default_cache
     from capsearch.encoders.models import registry
-    from capsearch.encoders.train.caption_metrics import has_java
     from capsearch.encoders.train.activations import load_feature_maps
+    from capsearch.encoders.train.caption_metrics import has_java
     from capsearch.ui.cli.progress import stage_progress
 
     report.check_plot(plot)
