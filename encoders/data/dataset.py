@@ -10,7 +10,7 @@ The layouts are those of `capsearch.encoders.data.layouts`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from capsearch.encoders.data.archives import ImageStore
 from capsearch.encoders.data.labels import split_of_photo
 from capsearch.encoders.data.layouts import CaptionedImage, Source, layout_of
 from capsearch.engine.errors import DataProblem, MissingSplit
-from capsearch.engine.records import LANGUAGES, Caption
+from capsearch.engine.records import LANGUAGES
 
 __all__ = ["CaptionDataset", "CaptionedImage", "Source", "read", "read_labelled"]
 
@@ -43,8 +43,9 @@ class CaptionDataset:
     @property
     def languages(self) -> tuple[str, ...]:
         """The languages of the captions: en, zh, ja first, others by name."""
-        found = {language for image in self.images for language in image.captions}
-        return tuple(sorted(found, key=_language_order))
+        written = {language for image in self.images for language in image.captions}
+        known = tuple(language for language in LANGUAGES if language in written)
+        return (*known, *sorted(written - {*LANGUAGES}))
 
     def split(self, name: str) -> CaptionDataset:
         """The images of one split; DataProblem with the existing ones if it does not exist."""
@@ -61,13 +62,6 @@ class CaptionDataset:
         """Some of the images."""
         return replace(self, images=tuple(images))
 
-    def having(self, *languages: str) -> CaptionDataset:
-        """The images with a caption in every one of these languages."""
-        chosen = (
-            image for image in self.images if all(image.captions.get(lang) for lang in languages)
-        )
-        return replace(self, images=tuple(chosen))
-
     def from_sources(self, *sources: str) -> CaptionDataset:
         """Only captions of these sources, and the images that have one; all of them for none."""
         if not sources:
@@ -78,16 +72,12 @@ class CaptionDataset:
                 captions={
                     language: kept
                     for language, captions in image.captions.items()
-                    if (kept := tuple(one for one in captions if one.source in sources))
+                    if (kept := tuple(text for text in captions if text.source in sources))
                 },
             )
             for image in self.images
         )
         return self.only([image for image in images if image.captions])
-
-    def image_bytes(self, image: CaptionedImage) -> bytes:
-        """One image's file. For many, `contents` is faster where archives are compressed."""
-        return self.store.read(image.file)
 
     def contents(self) -> Iterator[tuple[CaptionedImage, bytes]]:
         """Every image whose file exists, with its bytes, in the order of storage."""
@@ -148,44 +138,37 @@ def read_labelled(
     return data.only(images)
 
 
-def merge(one: CaptionedImage, other: CaptionedImage) -> CaptionedImage:
+def merge(first: CaptionedImage, second: CaptionedImage) -> CaptionedImage:
     """Two sources' records of one image; `read` documents which one decides."""
-    languages = tuple(dict.fromkeys((*one.captions, *other.captions)))
-    tested = next((part.split for part in (one, other) if part.split.startswith("test")), "")
+    both = (first, second)
+    tested = next((image.split for image in both if image.split.startswith("test")), "")
+    captions = {
+        language: (*first.captions.get(language, ()), *second.captions.get(language, ()))
+        for language in dict.fromkeys((*first.captions, *second.captions))
+    }
     return CaptionedImage(
-        id=one.id,
-        split=tested or one.split or other.split,
-        file=one.file or other.file,
-        captions={lang: tuple(_both(one, other, lang)) for lang in languages},
-        objects=tuple(dict.fromkeys((*one.objects, *other.objects))),
-        tags_zh=tuple(dict.fromkeys((*one.tags_zh, *other.tags_zh))),
-        labelled_set=one.labelled_set or other.labelled_set,
-        concepts=tuple(dict.fromkeys((*one.concepts, *other.concepts))),
+        id=first.id,
+        split=tested or first.split or second.split,
+        file=first.file or second.file,
+        captions=captions,
+        objects=_distinct((*first.objects, *second.objects)),
+        tags_zh=_distinct((*first.tags_zh, *second.tags_zh)),
+        labelled_set=first.labelled_set or second.labelled_set,
+        concepts=_distinct((*first.concepts, *second.concepts)),
     )
 
 
-def overlaps(data: CaptionDataset) -> Mapping[tuple[str, str], int]:
-    """How many images have captions in both languages, for every pair of languages."""
-    languages = data.languages
-    return {
-        (one, other): len(data.having(one, other))
-        for at, one in enumerate(languages)
-        for other in languages[at + 1 :]
-    }
-
-
-def _both(one: CaptionedImage, other: CaptionedImage, language: str) -> Iterator[Caption]:
-    yield from one.captions.get(language, ())
-    yield from other.captions.get(language, ())
-
-
-def _distinct(captions: Iterable[Caption]) -> tuple[Caption, ...]:
-    return tuple({caption.text: caption for caption in reversed(tuple(captions))}.values())[::-1]
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _complete(image: CaptionedImage) -> CaptionedImage:
-    """With a split, and without repeated captions."""
-    captions = {language: _distinct(found) for language, found in image.captions.items() if found}
+    """With a split, and without repeated captions: the first of equal texts is kept."""
+    captions = {
+        language: tuple({caption.text: caption for caption in reversed(of)}.values())[::-1]
+        for language, of in image.captions.items()
+        if of
+    }
     return replace(image, split=image.split or DEFAULT_SPLIT, captions=captions)
 
 
@@ -199,8 +182,3 @@ def _chosen(
         return everything
     chosen = [everything.split(name).images for name in splits]
     return replace(everything, images=tuple(image for part in chosen for image in part))
-
-
-def _language_order(language: str) -> tuple[int, str]:
-    known = language in LANGUAGES
-    return (LANGUAGES.index(language) if known else len(LANGUAGES), language)

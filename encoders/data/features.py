@@ -1,6 +1,6 @@
-"""Backbone features of a data set's images, computed once and cached.
+"""What models make of a data set, computed once and cached on disk.
 
-Sentence vectors and word vectors of captions, computed once and cached on disk.
+Features of images, sentence vectors of captions, and vectors of their words.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def decoded_batches(
         upcoming = pool.map(pixels, list(islice(images, BATCH)))
         while batch := list(upcoming):
             upcoming = pool.map(pixels, list(islice(images, BATCH)))
-            readable = [(image_id, found) for image_id, found in batch if found is not None]
+            readable = [(image_id, decoded) for image_id, decoded in batch if decoded is not None]
             if readable:
-                yield [image_id for image_id, _ in readable], [found for _, found in readable]
+                yield [image_id for image_id, _ in readable], [decoded for _, decoded in readable]
 
 
 BATCH_SIZE = 4096  # sentences between two progress reports

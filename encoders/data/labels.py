@@ -45,14 +45,14 @@ def concepts_of(labelled_set: str, label: str) -> tuple[str, ...]:
         return table[labelled_set].get(label, ())
     if label in concepts.all_concepts():
         return (label,)
-    found = concepts.named(label)
-    return (found[0].id,) if len(found) == 1 else ()
+    named = concepts.named(label)
+    return (named[0].id,) if len(named) == 1 else ()
 
 
 @cache
 def labelled_concepts() -> frozenset[str]:
     """The ids of all concepts that a label of the table stands for."""
-    labels = (label for one in _labels().values() for label in one.values())
+    labels = (label for of_set in _labels().values() for label in of_set.values())
     return frozenset(concept for label in labels for concept in label)
 
 
@@ -62,7 +62,7 @@ def split_of(concept_id: str) -> str:
 
     A kind of a concept that is held out is held out with it. KeyError for an unknown concept.
     """
-    return _strictest(_own_split(one) for one in concepts.broader(concept_id))
+    return _strictest(map(_own_split, concepts.broader(concept_id)))
 
 
 def split_of_photo(photo_id: str, concept_ids: Iterable[str]) -> str:
@@ -74,7 +74,7 @@ def split_of_photo(photo_id: str, concept_ids: Iterable[str]) -> str:
 @cache
 def held_out() -> frozenset[str]:
     """The ids of all concepts held out."""
-    return frozenset(one for one in concepts.all_concepts() if split_of(one) != "train")
+    return frozenset(concept for concept in concepts.all_concepts() if split_of(concept) != "train")
 
 
 def folded_names(ids: Iterable[str]) -> frozenset[str]:
@@ -85,9 +85,9 @@ def folded_names(ids: Iterable[str]) -> frozenset[str]:
     """
     return frozenset(
         concepts.fold(name)
-        for one in ids
+        for concept in ids
         for language in LANGUAGES
-        for name in concepts.by_id(one).names[language]
+        for name in concepts.by_id(concept).names[language]
     )
 
 
@@ -98,8 +98,8 @@ def _own_split(concept_id: str) -> str:
 
 
 def _strictest(splits: Iterable[str]) -> str:
-    found = set(splits)
-    return next((one for one in ("test", "val") if one in found), "train")
+    given = set(splits)
+    return next((split for split in ("test", "val") if split in given), "train")
 
 
 def _share(key: str, shares: Mapping[str, float]) -> str:
@@ -110,12 +110,12 @@ def _share(key: str, shares: Mapping[str, float]) -> str:
 
 @cache
 def _labels() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    labels: dict[str, dict[str, tuple[str, ...]]] = {}
     with (_FOLDER / "labels.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             ids = tuple(filter(None, row["concepts"].split("|")))
-            found.setdefault(row["set"], {})[row["label"]] = ids
-    return found
+            labels.setdefault(row["set"], {})[row["label"]] = ids
+    return labels
 
 
 @cache

@@ -1,15 +1,12 @@
-"""An image with its captions, and what all readers of caption files share.
+"""The layouts in which caption data sets are published, read into `CaptionedImage` records.
 
-The layouts in which caption data sets are published, read into `CaptionedImage` records.
-
-A layout is a row of LAYOUTS: how to recognise it, how to read it, where its image files are.
-
-COCO captions json: the one reader, for data sets and for captions beside indexed images.
+A layout is a row of LAYOUTS: how to recognise it, how to read it, where its image files are. COCO's
+captions json also serves captions beside indexed images:
 
 {"images": [{"id": 42, "file_name": "000000000042.jpg"}],
  "annotations": [{"image_id": 42, "caption": "A green bench.", "language": "en"}]}
 
-Sentence lines, `IMAGE#KIND#NUMBER sentence`: COCO-CN, Flickr8k-CN and Flickr8k.
+COCO-CN, Flickr8k-CN and Flickr8k have sentence lines, `IMAGE#KIND#NUMBER sentence`.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -315,8 +312,8 @@ def recognise(path: Path) -> str:
 
 def _jsonl_files(path: Path, splits: Splits) -> tuple[tuple[str, Path], ...]:
     """(split, file) pairs; the split is the file's name without .jsonl.gz."""
-    found = files_at(path, "*.jsonl*")
-    named = sorted((re.sub(r"\.jsonl(\.gz)?$", "", file.name), file) for file in found)
+    files = files_at(path, "*.jsonl*")
+    named = sorted((re.sub(r"\.jsonl(\.gz)?$", "", file.name), file) for file in files)
     return tuple(pair for pair in named if splits is None or pair[0] in splits)
 
 
@@ -343,7 +340,9 @@ def _jsonl_image(line: str, split: str, where: str) -> CaptionedImage:
     try:
         record = json.loads(line)
         captions = {
-            language: tuple(Caption(one["text"], language, one["source"]) for one in sentences)
+            language: tuple(
+                Caption(caption["text"], language, caption["source"]) for caption in sentences
+            )
             for language, sentences in _captions_in(record).items()
             if sentences
         }
@@ -400,7 +399,7 @@ def _coco_kind(path: Path) -> str | None:
     annotations = document.get("annotations") if isinstance(document, dict) else None
     if not isinstance(annotations, list) or not annotations or "caption" not in annotations[0]:
         return None
-    if main_language(str(one.get("caption")) for one in annotations[:200]) != "ja":
+    if main_language(str(entry.get("caption")) for entry in annotations[:200]) != "ja":
         return "coco"
     stair = "stair" in path.name or "tokenized_caption" in annotations[0]
     return "stair" if stair else "yj"
@@ -424,28 +423,28 @@ def _coco_images(file: Path, source: Source, kind: str) -> Iterator[CaptionedIma
     texts: dict[int | str, list[str]] = defaultdict(list)
     file_names: dict[int | str, str] = {}
     try:
-        for one in coco_captions(read_json(file), require_file_names=False):
-            texts[one.image_id].append(one.text.strip())
-            file_names[one.image_id] = one.file_name
+        for caption in coco_captions(read_json(file), require_file_names=False):
+            texts[caption.image_id].append(caption.text.strip())
+            file_names[caption.image_id] = caption.file_name
     except InvalidCoco as problem:
         raise DataProblem(
             f"{file} is no COCO captions json: it needs `annotations` with image_id and caption "
             f"({problem})"
         ) from problem
-    language = source.language or main_language(text for found in texts.values() for text in found)
-    for image_id, found in texts.items():
+    language = source.language or main_language(chain.from_iterable(texts.values()))
+    for image_id, of_image in texts.items():
         yield CaptionedImage(
             id=str(image_id),
             split=source.split or _split_in_name(file.name),
             file=file_names[image_id] or f"{int(image_id):012d}.jpg",
-            captions={language: tuple(Caption(text, language, kind) for text in found if text)},
+            captions={language: tuple(Caption(text, language, kind) for text in of_image if text)},
         )
 
 
 def _split_in_name(name: str) -> str:
     """train for captions_train2014.json, val for ..._val.json; empty when the name has none."""
-    found = re.search(r"(train|val|test)", name.lower())
-    return found.group(1) if found else ""
+    split = re.search(r"train|val|test", name.lower())
+    return split.group() if split else ""
 
 
 # --- image files, and the table ----------------------------------------------------
@@ -468,40 +467,30 @@ LAYOUTS: Mapping[str, Layout] = {
         _read_jsonl,
         _jsonl_store,
     ),
-    "coco": Layout(
-        "COCO captions_*.json, alone or in a folder or its annotations/",
-        _coco_recogniser("coco"),
-        _coco_reader("coco"),
-        store_beside,
-    ),
-    "stair": Layout(
-        "STAIR Captions json (COCO's format, Japanese)",
-        _coco_recogniser("stair"),
-        _coco_reader("stair"),
-        store_beside,
-    ),
-    "yj": Layout(
-        "YJ Captions json (COCO's format, Japanese)",
-        _coco_recogniser("yj"),
-        _coco_reader("yj"),
-        store_beside,
-    ),
-    "coco-cn": Layout(
-        "COCO-CN txt: COCO_val2014_000000123456#zhc#0 sentence, with its id lists and tags",
-        recogniser(is_coco_cn),
-        reader(is_coco_cn, coco_cn_source),
-        store_beside,
-    ),
-    "flickr8k-cn": Layout(
-        "Flickr8k-CN txt: NAME.jpg#zhc#0 sentence",
-        recogniser(is_flickr_cn),
-        reader(is_flickr_cn, flickr_source),
-        store_beside,
-    ),
-    "flickr8k": Layout(
-        "Flickr8k.token.txt: NAME.jpg#0 sentence",
-        recogniser(is_flickr),
-        reader(is_flickr, flickr_source),
-        store_beside,
-    ),
+    **{
+        kind: Layout(description, _coco_recogniser(kind), _coco_reader(kind), store_beside)
+        for kind, description in (
+            ("coco", "COCO captions_*.json, alone or in a folder or its annotations/"),
+            ("stair", "STAIR Captions json (COCO's format, Japanese)"),
+            ("yj", "YJ Captions json (COCO's format, Japanese)"),
+        )
+    },
+    **{
+        name: Layout(description, recogniser(belongs), reader(belongs, source_of), store_beside)
+        for name, description, belongs, source_of in (
+            (
+                "coco-cn",
+                "COCO-CN txt: COCO_val2014_000000123456#zhc#0 sentence, with its id lists and tags",
+                is_coco_cn,
+                coco_cn_source,
+            ),
+            (
+                "flickr8k-cn",
+                "Flickr8k-CN txt: NAME.jpg#zhc#0 sentence",
+                is_flickr_cn,
+                flickr_source,
+            ),
+            ("flickr8k", "Flickr8k.token.txt: NAME.jpg#0 sentence", is_flickr, flickr_source),
+        )
+    },
 }

@@ -1,17 +1,15 @@
 """Which tags images have, from what people said of them, and which tags that leaves unknown.
 
+COCO-CN section III: tags are human tags and the nouns, verbs and adjectives of captions. Names of
+concepts go first, longer ones before shorter ones ("hot dog" is no dog). Parts of speech: jieba for
+Chinese, MeCab for Japanese; for English, where no tagger is installed, all but function words.
+
 A caption names some of what an image shows; as in COCO-CN what it does not name counts as absent.
 Three things are not known, rather than absent, and a loss must not count them:
 
     the tags of a language in which an image has no caption, except what objects or labels say
     a broader concept of one that is named: a cat is an animal though nobody says so
     what a labelled photograph shows beside its label, except the other labels of its set
-
-What sentences name: concepts of the concept table, and other nouns, verbs and adjectives.
-
-COCO-CN section III: tags are human tags and the nouns, verbs and adjectives of captions. Names of
-concepts go first, longer ones before shorter ones ("hot dog" is no dog). Parts of speech: jieba for
-Chinese, MeCab for Japanese; for English, where no tagger is installed, all but function words.
 """
 
 from __future__ import annotations
@@ -53,18 +51,18 @@ def named_in(text: str, language: str) -> Named:
     if language not in _SPLITTERS:
         raise UnknownLanguage(f"no words in '{language}'; there is {', '.join(_SPLITTERS)}")
     words = _SPLITTERS[language](text)
-    found: dict[str, None] = {}
+    named: dict[str, None] = {}
     others: dict[str, str] = {}
     at = 0
     while at < len(words):
         ids, length = longest_name(words, at, language)
         if ids:
-            found[ids[0]] = None
+            named[ids[0]] = None
         elif _may_be_tag(words[at], language):
             key, spelling = _KEYS[language](words[at])
             others[key] = spelling
         at += length
-    return Named(tuple(found), others)
+    return Named(tuple(named), others)
 
 
 def _may_be_tag(word: Word, language: str) -> bool:
@@ -190,18 +188,18 @@ def build_vocabulary(
     What objects and labels name is a column of every language. TrainingProblem where a language
     has no tag.
     """
-    everywhere = _frequent((one.objects | one.labels for one in annotations.mentions), min_count)
+    everywhere = _frequent((of.objects | of.labels for of in annotations.mentions), min_count)
     rows: dict[str, int] = {}
     columns: dict[str, NDArray[np.int64]] = {}
     for language in languages:
-        counts = _frequent((one.said.get(language, ()) for one in annotations.mentions), min_count)
+        counts = _frequent((of.said.get(language, ()) for of in annotations.mentions), min_count)
         if not counts:
             raise TrainingProblem(
                 f"no {language} word is said of {min_count} images; add captions, lower "
                 "--min-count, or list the languages of the captions with --lang"
             )
         counts = Counter({key: max(counts[key], everywhere[key]) for key in counts | everywhere})
-        order = [key for key, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
+        order = [key for key, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         columns[language] = np.array([rows.setdefault(key, len(rows)) for key in order], np.int64)
     return TagVocabulary(tuple(_tag_name(key, annotations.spellings) for key in rows), columns)
 
@@ -254,13 +252,13 @@ def _language_labels(
     tags = [vocabulary.tags[at] for at in vocabulary.columns[language]]
     column = {tag.concept or f"{language}:{tag.label}": at for at, tag in enumerate(tags)}
     positives, unknown = [], []
-    for one in annotations.mentions:
-        found = set(_keys(one, language, objects, annotations.spellings))
-        positives.append(_columns(found, column))
-        unknown.append(_columns(_broader(found) - found if broader_unknown else (), column))
-    named = [_space_of(one, language, objects) for one in annotations.mentions]
+    for mentions in annotations.mentions:
+        keys = set(_keys(mentions, language, objects, annotations.spellings))
+        positives.append(_columns(keys, column))
+        unknown.append(_columns(_broader(keys) - keys if broader_unknown else (), column))
+    named = [_space_of(mentions, language, objects) for mentions in annotations.mentions]
     rows = {name: row for row, name in enumerate(dict.fromkeys(named))}
-    captioned = np.array([language in one.said for one in annotations.mentions], np.bool_)
+    captioned = np.array([language in of.said for of in annotations.mentions], np.bool_)
     return TagLabels(
         positives,
         unknown,
@@ -270,13 +268,13 @@ def _language_labels(
     )
 
 
-def _space_of(one: Mentions, language: str, objects: bool) -> tuple[str, str]:
+def _space_of(mentions: Mentions, language: str, objects: bool) -> tuple[str, str]:
     """The columns that an image is annotated with, by name."""
-    if language in one.said:
+    if language in mentions.said:
         return "captions", ""
-    if objects and one.label_set:
-        return "labels", one.label_set
-    return ("objects", "") if objects and one.objects else ("nothing", "")
+    if objects and mentions.label_set:
+        return "labels", mentions.label_set
+    return ("objects", "") if objects and mentions.objects else ("nothing", "")
 
 
 def _annotated_columns(
@@ -285,21 +283,21 @@ def _annotated_columns(
     """(S, K): all for captions; for labels and objects those that occur among their images."""
     keys: dict[tuple[str, str], set[str]] = defaultdict(set)
     keys["captions", ""] = set(column)
-    for one in annotations.mentions:
-        keys["objects", ""] |= one.objects
-        keys["labels", one.label_set] |= one.labels
+    for mentions in annotations.mentions:
+        keys["objects", ""] |= mentions.objects
+        keys["labels", mentions.label_set] |= mentions.labels
     masks = np.zeros((len(spaces), len(column)), np.bool_)
     for row, name in enumerate(spaces):
         masks[row, _columns(keys[name], column)] = True
     return masks
 
 
-def _keys(one: Mentions, language: str, objects: bool, spellings: _Spellings) -> Iterable[str]:
+def _keys(mentions: Mentions, language: str, objects: bool, spellings: _Spellings) -> Iterable[str]:
     """Concept ids and LANGUAGE:LABEL, as columns are called."""
-    for key in one.said.get(language, ()):
+    for key in mentions.said.get(language, ()):
         yield f"{language}:{spellings.commonest(key)}" if ":" in key else key
     if objects:
-        yield from one.objects | one.labels
+        yield from mentions.objects | mentions.labels
 
 
 def _broader(keys: Iterable[str]) -> set[str]:
@@ -325,9 +323,9 @@ def _mentions(image: CaptionedImage, languages: Sequence[str], spellings: _Spell
     said: dict[str, set[str]] = {}
     for language in languages:
         texts = [
-            one.text
-            for one in image.captions.get(language, ())
-            if one.source not in LEFT_OUT_SOURCES
+            caption.text
+            for caption in image.captions.get(language, ())
+            if caption.source not in LEFT_OUT_SOURCES
         ]
         if texts:
             said[language] = {key for text in texts for key in _said(text, language, spellings)}
@@ -335,7 +333,7 @@ def _mentions(image: CaptionedImage, languages: Sequence[str], spellings: _Spell
         tags = {_tag_key(tag, spellings) for tag in image.tags_zh}
         said["zh"] = said.get("zh", set()) | tags
     return Mentions(
-        {language: frozenset(found) for language, found in said.items()},
+        {language: frozenset(keys) for language, keys in said.items()},
         frozenset(_concepts(image.objects)),
         frozenset(image.concepts),
         image.labelled_set,
@@ -362,5 +360,5 @@ def _tag_key(tag: str, spellings: _Spellings) -> str:
 
 
 def _concepts(names: Iterable[str]) -> Iterable[str]:
-    found = map(concepts.likeliest, names)
-    return [concept.id for concept in found if concept is not None]
+    known = map(concepts.likeliest, names)
+    return [concept.id for concept in known if concept is not None]

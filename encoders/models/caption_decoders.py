@@ -1,15 +1,12 @@
-"""Recurrent decoders of the papers in numpy, and the layer that turns outputs into words.
+"""The decoders of captions in numpy, and the layer that turns their outputs into words.
 
+    transformer     attention over the feature map, keys and values cached
     show-and-tell   an LSTM that sees the image as its first word (Miyazaki 2016, COCO-CN)
     m-rnn           a recurrent layer of words and a multimodal layer over it (Mao 2015)
     multimodal-rnn  a recurrent network that sees the image at its first step (Karpathy 2016, 3.2)
 
-Arrays are called as in the networks of `training.nn.caption_decoders`.
-
-The transformer decoder in numpy: attention over the feature map, keys and values cached.
-
-Hypotheses of one image, in all languages, share its keys and values, so that a step multiplies
-few large matrices. Arrays are called as in `training.nn.caption_transformer`.
+Hypotheses of one image, in all languages, share a transformer's keys and values, so that a step
+multiplies few large matrices. Arrays are called as in the networks of `encoders.train.decoders`.
 """
 
 from __future__ import annotations
@@ -39,9 +36,11 @@ class WordOutput:
 
     def __init__(self, w: Weights, vocabulary: CaptionVocabulary) -> None:
         table = w["out_W"] if "out_W" in w else w["embedding"]  # tied
-        rows = {one: vocabulary.outputs(one) for one in vocabulary.languages}
-        self._weights = {one: np.ascontiguousarray(table[at].T) for one, at in rows.items()}
-        self._bias = {one: w["out_b"][at] for one, at in rows.items()}
+        rows = {language: vocabulary.outputs(language) for language in vocabulary.languages}
+        self._weights = {
+            language: np.ascontiguousarray(table[outputs].T) for language, outputs in rows.items()
+        }
+        self._bias = {language: w["out_b"][outputs] for language, outputs in rows.items()}
 
     def log_probabilities(self, hidden: Vectors, language: str) -> Vectors:
         """(N, B, D) -> (N, B, W + 1)."""
@@ -72,9 +71,9 @@ class _Recurrent(ABC):
 
     def only(self, images: NDArray[np.int64]) -> StepDecoder:
         """See StepDecoder."""
-        found = copy(self)
-        found.image = self.image[images]
-        return found
+        chosen = copy(self)
+        chosen.image = self.image[images]
+        return chosen
 
     def log_probabilities(self, hidden: Vectors, language: str) -> Vectors:
         """See StepDecoder."""
@@ -182,7 +181,7 @@ class TransformerDecoder:
         self._keys: list[tuple[Vectors, Vectors]] = []
         for at in range(self.layers):
             both = memory @ w[f"layer{at}.memory_W"].T + w[f"layer{at}.memory_b"]
-            keys, values = (_heads(one) for one in np.split(both, 2, axis=2))
+            keys, values = map(_heads, np.split(both, 2, axis=2))
             self._keys.append((keys.transpose(0, 1, 3, 2), values))
 
     def initial(self, starts: NDArray[np.int64]) -> State:
@@ -207,9 +206,9 @@ class TransformerDecoder:
 
     def only(self, images: NDArray[np.int64]) -> TransformerDecoder:
         """See StepDecoder."""
-        found = copy(self)
-        found._keys = [(keys[images], values[images]) for keys, values in self._keys]
-        return found
+        chosen = copy(self)
+        chosen._keys = [(keys[images], values[images]) for keys, values in self._keys]
+        return chosen
 
     def log_probabilities(self, hidden: Vectors, language: str) -> Vectors:
         """See StepDecoder."""

@@ -1,9 +1,7 @@
 """Beam search over the words of several languages at once; a beam of one is greedy search.
 
-Words that a captioner writes, by language, and how they are joined to a caption.
-
-Words, not pieces of words: a decoder knows the language it writes, so each step chooses among the
-words of this language alone, and a caption takes no more steps than it has words.
+A captioner writes words, not pieces of words: a decoder knows the language it writes, so each step
+chooses among the words of this language alone, and a caption takes no more steps than it has words.
 """
 
 from __future__ import annotations
@@ -68,8 +66,8 @@ class CaptionVocabulary:
     def outputs(self, language: str) -> NDArray[np.int64]:
         """(W + 1,) rows that a decoder chooses from: END and the words of a language."""
         first = 1 + len(self.words)
-        for one, words in self.words.items():
-            if one == language:
+        for name, words in self.words.items():
+            if name == language:
                 return np.append(END, np.arange(first, first + len(words)))
             first += len(words)
         raise KeyError(language)
@@ -81,7 +79,7 @@ class CaptionVocabulary:
 
     def only(self, *languages: str) -> CaptionVocabulary:
         """The words of some languages."""
-        return CaptionVocabulary({one: self.words[one] for one in languages})
+        return CaptionVocabulary({language: self.words[language] for language in languages})
 
     def encode(self, tokens: Sequence[str], language: str) -> NDArray[np.int64] | None:
         """Positions in `outputs`, END last; None for tokens with an unknown word."""
@@ -117,7 +115,7 @@ def build_vocabulary(
     words = {}
     for language, sentences in captions.items():
         counts = Counter(token for sentence in sentences for token in sentence)
-        ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words[language] = tuple(word for word, count in ranked[:size] if count >= min_count)
     return CaptionVocabulary(words)
 
@@ -205,13 +203,13 @@ class _Lanes:
 
     def __init__(self, images: int, beam: Beam, repeatable: NDArray[np.bool_]) -> None:
         self.beam = beam
-        self.rows = np.arange(images)  # of `found`
+        self.rows = np.arange(images)  # of `ended`
         self.open = np.ones(images, np.bool_)  # whether a better caption may be found
         self.positions = np.full((images, beam.size, beam.max_words + 1), END, np.int64)
         self._scores = np.full((images, beam.size), -np.inf, np.float32)  # log P, best first
         self._scores[:, 0] = 0.0  # all hypotheses are equal at first: keep one
         self._repetition = np.where(repeatable, 0.0, beam.repetition_penalty).astype(np.float32)
-        self.found = Hypotheses(
+        self.ended = Hypotheses(
             np.full((images, beam.candidates, beam.max_words + 1), END, np.int64),
             np.full((images, beam.candidates), -np.inf, np.float32),
             np.ones((images, beam.candidates), np.int64),
@@ -236,8 +234,9 @@ class _Lanes:
         # No score can rise above this one: log P only falls, and no caption is longer.
         longest = np.full(len(words), self.beam.max_words + 1)
         ahead = self.beam.scores(self._scores[:, 0], longest)
-        found = self.found.log_probability[self.rows, 0], self.found.length[self.rows, 0]
-        self.open &= (likelier > 0).any(1) & (self.beam.scores(*found) < ahead)
+        best_log_p = self.ended.log_probability[self.rows, 0]
+        reached = self.beam.scores(best_log_p, self.ended.length[self.rows, 0])
+        self.open &= (likelier > 0).any(1) & (reached < ahead)
         return parent
 
     def _end(self, end: Vectors, may_end: NDArray[np.bool_], at: int) -> None:
@@ -246,7 +245,7 @@ class _Lanes:
             return
         allowed = (may_end | (at == self.beam.max_words)) & self.open[:, None]
         total = np.where(allowed, self._scores + end, -np.inf)
-        rows, kept = self.rows, self.found
+        rows, kept = self.rows, self.ended
         log_p = np.concatenate([kept.log_probability[rows], total], 1)
         length = np.concatenate(
             [kept.length[rows], np.full_like(self.positions[:, :, 0], at + 1)], 1
@@ -299,7 +298,7 @@ def search(
             for lane in lanes.values():
                 lane.keep(left)
         state = tuple(array[left[:, None], parent] for array in state)
-    return {language: lane.found for language, lane in lanes.items()}
+    return {language: lane.ended for language, lane in lanes.items()}
 
 
 def _largest(scores: Vectors, count: int) -> tuple[NDArray[np.int64], Vectors]:

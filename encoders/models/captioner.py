@@ -1,11 +1,9 @@
 """Captioners: sentences about an image in several languages, from its feature map, in numpy.
 
-How well captions suit an image: the cosine of two vectors, one of the image, one of the words.
-
-The image's vector is its pooled feature, whitened; a caption's vector is the sum of its words',
-which were fitted so that captions come near their images (ridge regression; a linear relative of
-CCA, Gong et al. 2014). A decoder's probabilities say how people write, so the likeliest caption is
-often one that suits many images; the match prefers the one that suits this image.
+A decoder's probabilities say how people write, so the likeliest caption is often one that suits
+many images; the match prefers the one that suits this image. It is the cosine of two vectors: the
+image's is its pooled feature, whitened; a caption's is the sum of its words', which were fitted so
+that captions come near their images (ridge regression; a linear relative of CCA, Gong et al. 2014).
 """
 
 from __future__ import annotations
@@ -65,15 +63,17 @@ class CaptionMatch:
         words[positions == END] = 0.0
         return unit(words.sum(axis=2) + self.arrays[f"{language}_b"])
 
-    def matches(self, images: Vectors, found: Hypotheses, language: str) -> Vectors:
+    def matches(self, images: Vectors, candidates: Hypotheses, language: str) -> Vectors:
         """(N, M) cosines of the candidates with their images."""
-        return cosines(self.caption_vectors(found.positions, language), images)
+        return cosines(self.caption_vectors(candidates.positions, language), images)
 
-    def best(self, images: Vectors, found: Hypotheses, language: str, beam: Beam) -> Hypotheses:
+    def best(
+        self, images: Vectors, candidates: Hypotheses, language: str, beam: Beam
+    ) -> Hypotheses:
         """The best candidate of each image."""
-        scores = beam.scores(found.log_probability, found.length)
-        scores = scores + self.weight * self.matches(images, found, language)
-        return found.at(scores.argmax(axis=1)[:, None])
+        scores = beam.scores(candidates.log_probability, candidates.length)
+        scores = scores + self.weight * self.matches(images, candidates, language)
+        return candidates.at(scores.argmax(axis=1)[:, None])
 
 
 def cosines(captions: Vectors, others: Vectors) -> Vectors:
@@ -94,9 +94,9 @@ class Confidence:
     slope: float
     intercept: float
 
-    def __call__(self, found: Hypotheses) -> Vectors:
+    def __call__(self, captions: Hypotheses) -> Vectors:
         """(N, M) probabilities."""
-        mean = found.log_probability / found.length
+        mean = captions.log_probability / captions.length
         return np.asarray(1.0 / (1.0 + np.exp(-(self.slope * mean + self.intercept))), np.float32)
 
 
@@ -128,29 +128,30 @@ class CaptionDecoders:
 
     def captions(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
         """The best caption of each image by language."""
-        found = self.candidates(features, beam)
+        candidates = self.candidates(features, beam)
         if self.match is None:
-            return {language: one.at(_first(one)) for language, one in found.items()}
+            first = np.zeros((len(features), 1), np.int64)
+            return {language: written.at(first) for language, written in candidates.items()}
         images = self.match.image_vectors(features.pooled)
         return {
-            language: self.match.best(images, one, language, beam)
-            for language, one in found.items()
+            language: self.match.best(images, written, language, beam)
+            for language, written in candidates.items()
         }
 
     def candidates(self, features: ImageFeatures, beam: Beam) -> Mapping[str, Hypotheses]:
         """The most probable captions of each image by language."""
-        found: dict[str, Hypotheses] = {}
+        candidates: dict[str, Hypotheses] = {}
         for name, vocabulary in self.groups.items():
             decoder = self._decoder(name, features)
-            starts = {one: vocabulary.start(one) for one in vocabulary.languages}
-            outputs = {one: vocabulary.outputs(one) for one in vocabulary.languages}
-            found |= search(decoder, len(features), starts, outputs, self._repeatable, beam)
-        return found
+            starts = {language: vocabulary.start(language) for language in vocabulary.languages}
+            outputs = {language: vocabulary.outputs(language) for language in vocabulary.languages}
+            candidates |= search(decoder, len(features), starts, outputs, self._repeatable, beam)
+        return candidates
 
-    def text(self, found: Hypotheses, language: str) -> tuple[str, ...]:
+    def text(self, captions: Hypotheses, language: str) -> tuple[str, ...]:
         """The first caption of each image in words."""
         vocabulary = self.groups[self._group_of(language)]
-        return tuple(vocabulary.decode(row, language) for row in found.positions[:, 0].tolist())
+        return tuple(vocabulary.decode(row, language) for row in captions.positions[:, 0].tolist())
 
     def opened(
         self, language: str, features: ImageFeatures
@@ -160,7 +161,7 @@ class CaptionDecoders:
         return self._decoder(name, features), self.groups[name]
 
     def _group_of(self, language: str) -> str:
-        return next(name for name, one in self.groups.items() if language in one.languages)
+        return next(name for name, group in self.groups.items() if language in group.languages)
 
     def _decoder(self, name: str, features: ImageFeatures) -> StepDecoder:
         image = _Part(self.arrays, IMAGE)
@@ -207,13 +208,13 @@ class BuiltInCaptioner:
         )
 
     def _batch(self, features: ImageFeatures) -> Iterator[tuple[Caption, ...]]:
-        found = self.decoders.captions(features, self.beam)
+        written = self.decoders.captions(features, self.beam)
         columns: Sequence[Sequence[Caption]] = [
             [
                 Caption(text, language, GENERATED + self.name, round(float(sure), 4))
                 for text, sure in zip(
-                    self.decoders.text(found[language], language),
-                    self.confidence[language](found[language])[:, 0],
+                    self.decoders.text(written[language], language),
+                    self.confidence[language](written[language])[:, 0],
                     strict=True,
                 )
             ]
@@ -229,7 +230,9 @@ class BuiltInCaptioner:
     def decoders(self) -> CaptionDecoders:
         """The network."""
         vocabulary = self.vocabulary
-        groups = {name: vocabulary.only(*found) for name, found in self.card["groups"].items()}
+        groups = {
+            name: vocabulary.only(*languages) for name, languages in self.card["groups"].items()
+        }
         arrays = Arrays(self.folder / WEIGHTS_FILE)
         weight = float(self.card.get("match_weight", 0.0))
         match = CaptionMatch(_Part(arrays, PART), weight) if weight else None
@@ -269,7 +272,9 @@ def load(folder: Path) -> BuiltInCaptioner:
         folder=folder,
         card=card,
         beam=Beam(**card["beam"]),
-        confidence={one: Confidence(**found) for one, found in card["confidence"].items()},
+        confidence={
+            language: Confidence(**fitted) for language, fitted in card["confidence"].items()
+        },
     )
 
 
@@ -284,7 +289,3 @@ def with_tags(features: ImageFeatures, tagger: BuiltInTagger | None) -> ImageFea
 def _rows(features: ImageFeatures, rows: slice) -> ImageFeatures:
     grid = None if features.grid is None else features.grid[rows]
     return ImageFeatures(features.pooled[rows], grid)
-
-
-def _first(found: Hypotheses) -> NDArray[np.int64]:
-    return np.zeros((len(found.length), 1), np.int64)

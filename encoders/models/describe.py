@@ -73,11 +73,11 @@ def describe_files(model: Model, paths: Sequence[Path]) -> Iterator[Description]
 
 def _described(model: Model, paths: Sequence[Path]) -> Iterator[Description]:
     opened = [(path, _pixels(model, path)) for path in paths]
-    pixels = [one for _, one in opened if not isinstance(one, str)]
+    pixels = [decoded for _, decoded in opened if not isinstance(decoded, str)]
     written = iter(_written(model, pixels) if pixels else ())
-    for path, found in opened:
-        if isinstance(found, str):
-            yield Description(path, problem=found)
+    for path, decoded in opened:
+        if isinstance(decoded, str):
+            yield Description(path, problem=decoded)
         else:
             yield Description(path, *next(written))
 

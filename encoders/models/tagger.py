@@ -52,7 +52,7 @@ class TagVocabulary:
 
     def save(self, folder: Path) -> None:
         """Write the table of a model folder."""
-        columns = {language: found.tolist() for language, found in self.columns.items()}
+        columns = {language: of.tolist() for language, of in self.columns.items()}
         stored = {"tags": [asdict(tag) for tag in self.tags], "columns": columns}
         write_text(folder / TAGS_FILE, json.dumps(stored, ensure_ascii=False, indent=0) + "\n")
 
@@ -61,8 +61,8 @@ class TagVocabulary:
         """The table that `save` wrote."""
         stored = json.loads((folder / TAGS_FILE).read_text("utf-8"))
         return TagVocabulary(
-            tuple(TagName(**one) for one in stored["tags"]),
-            {one: np.array(found, np.int64) for one, found in stored["columns"].items()},
+            tuple(TagName(**tag) for tag in stored["tags"]),
+            {name: np.array(columns, np.int64) for name, columns in stored["columns"].items()},
         )
 
     def merge(self, logits: Mapping[str, Vectors]) -> Vectors:
@@ -70,8 +70,8 @@ class TagVocabulary:
         count = len(next(iter(logits.values())))
         total = np.zeros((count, len(self.tags)), np.float32)
         outputs = np.zeros(len(self.tags), np.float32)
-        for language, found in logits.items():
-            total[:, self.columns[language]] += found
+        for language, of_language in logits.items():
+            total[:, self.columns[language]] += of_language
             outputs[self.columns[language]] += 1
         return np.asarray(total / np.maximum(outputs, 1), np.float32)
 
@@ -103,14 +103,15 @@ class BuiltInTagger:
 
     def logits(self, pooled: Vectors) -> Mapping[str, Vectors]:
         """(N, K) log-odds by language, not calibrated, as the papers rank by them."""
-        found: dict[str, Vectors] = {}
-        for language in sorted(self.vocabulary.columns, key=lambda one: one != FIRST_LANGUAGE):
+        logits: dict[str, Vectors] = {}
+        languages = self.vocabulary.columns
+        for language in sorted(languages, key=lambda language: language != FIRST_LANGUAGE):
             inputs = pooled.astype(np.float32)
             if self.semantic and language != FIRST_LANGUAGE:
-                scores = _sigmoid(found[FIRST_LANGUAGE][:, : self.semantic])
+                scores = _sigmoid(logits[FIRST_LANGUAGE][:, : self.semantic])
                 inputs = np.concatenate([inputs, scores], axis=1)
-            found[language] = self._output(inputs, language)
-        return {language: found[language] for language in self.vocabulary.columns}
+            logits[language] = self._output(inputs, language)
+        return {language: logits[language] for language in languages}
 
     def _output(self, inputs: Vectors, language: str) -> Vectors:
         w = self._arrays

@@ -394,7 +394,7 @@ def vocabulary_of(
     captions: Mapping[str, Captions], min_count: int, size: int = VOCABULARY_SIZE
 ) -> CaptionVocabulary:
     """The frequent words; TrainingProblem where a language has none."""
-    sentences = {language: one.words for language, one in captions.items()}
+    sentences = {language: of_language.words for language, of_language in captions.items()}
     vocabulary = build_caption_vocabulary(sentences, min_count, size)
     for language, words in vocabulary.words.items():
         if not words:

@@ -53,8 +53,9 @@ def interpolate_weights(
     """Interpolate `model` with its `initial` weights where that validates better.
 
     WiSE-FT (Wortsman et al. 2022): fine-tuned and initial weights lie in one basin of the loss,
-    and models between them overfit the training images less. `scores` are those of the weights that
-    `model` has, `best` has them for those given; what is returned has them for those that it gets.
+    and models between them overfit the training images less. `scores` measures the weights that
+    `model` has at the time; `best` and the result have the scores of the model as it is given and
+    as it is left.
     """
     tuned = {name: value.clone() for name, value in model.state_dict().items()}
     chosen = tuned

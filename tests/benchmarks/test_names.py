@@ -15,7 +15,7 @@ from capsearch.benchmarks.names import NamesOptions, at_most, evaluate
 from capsearch.encoders.calibrate.collection import encode_labelled
 from capsearch.encoders.data.dataset import read_labelled
 from capsearch.encoders.data.labels import split_of_photo
-from capsearch.encoders.data.templates import REQUESTS
+from capsearch.encoders.data.templates import phrases
 from capsearch.encoders.models import registry
 from capsearch.encoders.text.concepts import all_concepts, by_id
 from capsearch.encoders.text.languages import simplify
@@ -118,8 +118,8 @@ class TestQueries:
                 assert all(text for _, text in name_queries.asked(concepts, language, kind))
 
     def test_phrases_other_than_one_are_not_those_of_training(self):
-        for language, phrases in name_queries.PHRASES.items():
-            assert set(phrases[1:]).isdisjoint(REQUESTS[language])
+        for language, of_language in name_queries.PHRASES.items():
+            assert set(of_language[1:]).isdisjoint(phrases("request")[language])
 
     def test_spellings_differ_from_the_name(self):
         assert name_queries.spellings(by_id("violin"), "en") == (

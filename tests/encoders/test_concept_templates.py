@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from capsearch.encoders.data.templates import (
     FORMS,
-    OF_KIND,
-    PHOTO,
-    REQUESTS,
-    STYLED,
     captions,
     photo_captions,
+    phrase_sets,
+    phrases,
 )
 from capsearch.encoders.text.concepts import all_concepts, by_id, fold, kind_of
 from capsearch.encoders.text.concepts.mentions import (
@@ -34,19 +32,22 @@ CONCEPTS = sorted(all_concepts())
 
 
 def test_every_concept_has_a_kind_with_phrases_in_three_languages() -> None:
-    for one in all_concepts().values():
-        assert set(OF_KIND[kind_of(one)]) == set(LANGUAGES), one.id
+    for concept in all_concepts().values():
+        assert set(phrases(f"kind {kind_of(concept)}")) == set(LANGUAGES), concept.id
 
 
 def test_every_phrase_names_the_concept() -> None:
-    for table in (PHOTO, REQUESTS, *OF_KIND.values(), *STYLED.values()):
-        for phrases in table.values():
-            assert all("X" in phrase.format("X", a="X") for phrase in phrases)
+    for by_language in phrase_sets().values():
+        assert set(by_language) == set(LANGUAGES)
+        for of_language in by_language.values():
+            assert all("X" in phrase.format("X", a="X") for phrase in of_language)
 
 
 def test_measure_words_belong_to_concepts_and_kinds_that_exist() -> None:
     assert {*CHINESE, *JAPANESE} <= set(CONCEPTS)
-    assert {*CHINESE_KINDS, *JAPANESE_KINDS} <= set(OF_KIND)
+    assert {*CHINESE_KINDS, *JAPANESE_KINDS} <= {
+        name.removeprefix("kind ") for name in phrase_sets()
+    }
     assert sum(FORMS.values()) == pytest.approx(1)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.data.templates import REQUESTS
+from capsearch.encoders.data.templates import phrases
 from capsearch.encoders.text.concepts import all_concepts, by_id
 from capsearch.encoders.text.concepts.mentions import with_article
 from capsearch.encoders.text.requests import subject
@@ -104,7 +104,7 @@ def test_names_of_concepts_are_no_requests_but_for_photographs_of_something() ->
 )
 def test_the_requests_of_training_are_understood(concept: str, language: str) -> None:
     name = by_id(concept).name(language)
-    for phrase in REQUESTS[language]:
+    for phrase in phrases("request")[language]:
         asked_for = subject(phrase.format(name, a=with_article(name)), language)
         assert asked_for in (name, with_article(name))
 

@@ -218,7 +218,7 @@ _BY_TABLE: Mapping[str, str] = {
 
 
 def kind_of(concept: Concept) -> str:
-    """What kind of thing it is: a key of `phrases.OF_KIND`."""
+    """What kind of thing it is: there are phrases for each (encoders.data.templates)."""
     if concept.table in _BY_TABLE:
         return _BY_TABLE[concept.table]
     above = broader(concept.id)
