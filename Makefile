@@ -26,10 +26,10 @@ lint: $(VENV)/.test  ## ruff: errors and formatting
 types: $(VENV)/.test  ## mypy --strict
 	@$(BIN)/mypy -p capsearch
 
-pytest: $(VENV)/.test  ## the tests alone
+pytest: $(VENV)/.test  ## the tests alone; JOBS=2 runs two files at a time
 	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped (with CI=true they fail);" \
 	  "on Debian or Ubuntu: apt-get install chromium fonts-noto-cjk, or set CHROMIUM=/path/to/it"
-	@$(BIN)/pytest
+	@$(BIN)/pytest $(if $(JOBS),-n $(JOBS) --dist loadfile)
 
 elastic: $(VENV)/.test  ## the tests that need an Elasticsearch, which they start; downloaded once
 	@$(BIN)/pytest -m "elastic and not slow" -rs
