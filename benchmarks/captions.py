@@ -73,14 +73,14 @@ def nearest_neighbour(
     """The first caption of the most similar training image that has one (Karpathy 2016, 4.2)."""
     references = _references(images.data, languages)
     for language, wanted in references.items():
-        having = [at for at, one in enumerate(train.data.images) if one.captions.get(language)]
+        having = [at for at, image in enumerate(train.data.images) if image.captions.get(language)]
         if not having:
             continue
         rows = list(wanted)
         scores = unit(images.pooled[rows]) @ unit(train.pooled[having]).T  # cosine
         nearest = [train.data.images[having[at]] for at in scores.argmax(1)]
         captions = {
-            row: one.captions[language][0].text for row, one in zip(rows, nearest, strict=True)
+            row: image.captions[language][0].text for row, image in zip(rows, nearest, strict=True)
         }
         yield CaptionRow(
             split=images.data.splits[0],
@@ -92,12 +92,14 @@ def nearest_neighbour(
 
 
 def _references(data: CaptionDataset, languages: Sequence[str]) -> References:
-    found = {one: texts for one, texts in references_of(data, languages).items() if texts}
-    if not found:
+    references = {
+        language: texts for language, texts in references_of(data, languages).items() if texts
+    }
+    if not references:
         raise DataProblem(
             f"split '{', '.join(data.splits)}' has no captions in {', '.join(languages)}"
         )
-    return found
+    return references
 
 
 def _write(
@@ -110,9 +112,9 @@ def _write(
     for first in range(0, len(images), BATCH):
         features = images.at(np.arange(first, min(first + BATCH, len(images))))
         started = perf_counter()
-        found = captioner.caption(features)
+        batch = captioner.caption(features)
         seconds += perf_counter() - started
-        written += [{one.language: one.text for one in captions} for captions in found]
+        written += [{caption.language: caption.text for caption in captions} for captions in batch]
     return written, seconds
 
 
@@ -150,19 +152,21 @@ def evaluate_tags(
     languages = tuple(tagger.vocabulary.columns)
     annotations = annotate(data.images, languages)
     labels = labels_of(annotations, tagger.vocabulary, objects=False)
-    measured = {one: found for one, found in labels.items() if _tagged(found).size}
+    measured = {
+        language: tag_labels for language, tag_labels in labels.items() if _tagged(tag_labels).size
+    }
     if not measured:
         raise DataProblem(
             f"split '{', '.join(data.splits)}' names no tag of {tagger.name} in its captions"
         )
     logits, probabilities = tagger.logits(pooled), tagger.probabilities(pooled)
-    for language, found in measured.items():
+    for language, tag_labels in measured.items():
         columns = tagger.vocabulary.columns[language][:most]  # frequent ones first
-        rows = _tagged(found)
-        named = [found.positives[row] for row in rows.tolist()]
-        positives = [one[one < len(columns)] for one in named]
+        rows = _tagged(tag_labels)
+        named = [tag_labels.positives[row] for row in rows.tolist()]
+        positives = [right[right < len(columns)] for right in named]
         shown = probabilities[:, columns]
-        values, known = (one[:, : len(columns)] for one in found.dense(rows))
+        values, known = (table[:, : len(columns)] for table in tag_labels.dense(rows))
         at = known > 0
         own = logits[language][rows][:, : len(columns)]
         precision, recall, f = precision_recall_f(own, positives, FIRST)

@@ -66,7 +66,7 @@ def latency(
     queries = [Query(text, limit=TOP, min_score=min_score) for text in sentences]
     started = perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        times = [one.timings_ms["search"] for one in pool.map(engine.search, queries)]
+        times = [result.timings_ms["search"] for result in pool.map(engine.search, queries)]
     return percentiles(times), len(queries) / (perf_counter() - started)
 
 

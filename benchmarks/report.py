@@ -186,7 +186,7 @@ def names_table(rows: Sequence[NamesRow]) -> Table:
     for group in dict.fromkeys(row.group for row in rows):
         for row in (row for row in rows if row.group == group):
             first, *others = (row.figures[name] for name in ("p5", "p10", "mrr", "same10"))
-            figures = ("-" if isnan(one.value) else _short(one.value) for one in others)
+            figures = ("-" if isnan(figure.value) else _short(figure.value) for figure in others)
             measured = (_short(first.value), _interval(first), *figures)
             cells.append((group, row.query_lang, f"{row.concepts:,}", *measured))
     title = f"{rows[0].queries} over {rows[0].collection:,} photographs"

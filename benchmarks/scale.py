@@ -257,12 +257,12 @@ def _peers(folder: Path, name: str | None, size: int) -> Iterator[Measurement]:
     ]
     exact, *others = searched  # numpy comes first
     baseline = latency(PART, f"{size:,} vectors: {exact.name}", exact.seconds)
-    for one in searched:
-        line = latency(PART, f"{size:,} vectors: {one.name}", one.seconds)
-        yield line.against(baseline) if one in others else line
-        yield _figure(size, f"vectors: {one.name}, built", "s", one.build_s)
-        share = recall(one.rows, exact.rows)
-        yield _figure(size, f"vectors: {one.name}, recall@10", "share", share)
+    for way in searched:
+        line = latency(PART, f"{size:,} vectors: {way.name}", way.seconds)
+        yield line.against(baseline) if way in others else line
+        yield _figure(size, f"vectors: {way.name}, built", "s", way.build_s)
+        share = recall(way.rows, exact.rows)
+        yield _figure(size, f"vectors: {way.name}, recall@10", "share", share)
 
 
 def peers(rows: int) -> Iterator[str]:

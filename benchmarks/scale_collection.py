@@ -103,7 +103,9 @@ class ScaleVectors:
         """For each image of the bank the caption that answers queries as the image does."""
         visual, caption = query_vectors(self.model)
         profiles = [self._bank.images @ visual.T, self._bank.captions @ caption.T]
-        images, captions = (unit(one - one.mean(axis=1, keepdims=True)) for one in profiles)
+        images, captions = (
+            unit(profile - profile.mean(axis=1, keepdims=True)) for profile in profiles
+        )
         return np.asarray((images @ captions.T).argmax(axis=1))
 
 
@@ -115,8 +117,8 @@ def query_vectors(model: Model) -> tuple[Vectors, Vectors]:
         if language in model.text.languages
     ]
     return (
-        np.concatenate([one.visual for one in encoded]),
-        np.concatenate([one.caption for one in encoded]),
+        np.concatenate([queries.visual for queries in encoded]),
+        np.concatenate([queries.caption for queries in encoded]),
     )
 
 
@@ -136,7 +138,7 @@ class Descriptions:
 
     def __init__(self, model: Model, images: Rows) -> None:
         self.tokens = cache(lambda text: " ".join(model.text.words(text)))
-        languages = [one for one in timing.WORDS if one in model.text.languages]
+        languages = [language for language in timing.WORDS if language in model.text.languages]
         chosen = [languages[at % len(languages)] for at in range(CAPTIONS_PER_IMAGE)]
         self._texts = [(language, timing.sentences(language)) for language in chosen]
         self._concepts = _concepts(model, self._texts)
@@ -149,12 +151,14 @@ class Descriptions:
 
     def tags(self, at: int) -> dict[str, float]:
         """Concepts and their probabilities."""
-        chosen = [self._concepts[one] for one in self._chosen[at].tolist()]
+        chosen = [self._concepts[row] for row in self._chosen[at].tolist()]
         return dict(zip(chosen, self._shares[at].round(3).tolist(), strict=True))
 
     def words(self, at: int) -> str:
         """What the index of generated words holds."""
-        texts = [text for _, text in self.captions(at)] + [_label(one) for one in self.tags(at)]
+        texts = [text for _, text in self.captions(at)] + [
+            _label(concept) for concept in self.tags(at)
+        ]
         return " ¶ ".join(self.tokens(text) for text in texts)
 
 
@@ -175,9 +179,9 @@ def describe(writer: CatalogWriter, model: Model, ids: Sequence[str]) -> None:
         "INSERT INTO tags (image_id, label, language, confidence, source, concept) "
         f"VALUES (?, ?, 'en', ?, '{SOURCE}', ?) ON CONFLICT DO NOTHING",
         (
-            (ids[at], _label(one), share, one)
+            (ids[at], _label(concept), share, concept)
             for at in sorted(range(len(ids)), key=ids.__getitem__)
-            for one, share in written.tags(at).items()
+            for concept, share in written.tags(at).items()
         ),
     )
     connection.executemany(
@@ -185,19 +189,19 @@ def describe(writer: CatalogWriter, model: Model, ids: Sequence[str]) -> None:
         ((at + 1, written.words(at)) for at in range(len(ids))),
     )
     connection.executemany(
-        f"INSERT INTO enriched VALUES (?, '{SOURCE}', '{SOURCE}')", ((one,) for one in ids)
+        f"INSERT INTO enriched VALUES (?, '{SOURCE}', '{SOURCE}')", ((image,) for image in ids)
     )
 
 
 def _concepts(model: Model, texts: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """The broadest that most sentences name, and others."""
     named = Counter(
-        max(sorted(ids), key=lambda one: len(concepts.narrower(one)))
+        max(sorted(ids), key=lambda concept: len(concepts.narrower(concept)))
         for language, some in texts
         for text in some
         for ids in mentioned(text, language)
     )
-    chosen = [one for one, _ in named.most_common(_NAMED)]
+    chosen = [concept for concept, _ in named.most_common(_NAMED)]
     others = sorted(concepts.all_concepts().keys() - named.keys())
     return chosen + others[:: len(others) // _OTHERS][:_OTHERS]
 
@@ -206,7 +210,7 @@ def _tags(
     model: Model, chosen: Sequence[str], images: Rows
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """(N, TAGS) concepts of each image by their place in `chosen`, and their probabilities."""
-    names = model.text.encode([_label(one) for one in chosen], "en").visual
+    names = model.text.encode([_label(concept) for concept in chosen], "en").visual
     scores = np.concatenate([block @ names.T for block in sequential(images)])
     scores = (scores - scores.mean(axis=0)) / scores.std(axis=0)
     best = np.argpartition(-scores, TAGS, axis=1)[:, :TAGS]
@@ -249,7 +253,7 @@ def ensure(
 
 def caption_languages(model: Model) -> tuple[str, ...]:
     """The languages of an image's captions, in the order of their rows."""
-    languages = [one for one in timing.WORDS if one in model.text.languages]
+    languages = [language for language in timing.WORDS if language in model.text.languages]
     return tuple(languages[at % len(languages)] for at in range(CAPTIONS_PER_IMAGE))
 
 
@@ -288,10 +292,10 @@ def _fill_arrays(collection: Collection, vectors: ScaleVectors, count: int) -> N
 def _drop_triggers(writer: CatalogWriter) -> list[tuple[str]]:
     """Each would run once a row; returns the statements that make them again."""
     sql = "SELECT sql, name FROM sqlite_master WHERE type = 'trigger'"
-    found = writer.catalog.rows(sql)
-    for _, name in found:
+    triggers = writer.catalog.rows(sql)
+    for _, name in triggers:
         writer.catalog.connection.execute(f"DROP TRIGGER {name}")
-    return [(statement,) for statement, _ in found]
+    return [(statement,) for statement, _ in triggers]
 
 
 def _fill_catalog(writer: CatalogWriter, model: Model, count: int, described: bool) -> None:
@@ -336,8 +340,8 @@ def _fill_captions(
         "INSERT INTO captions (image_id, text, language, source, origin, encoded, slot) "
         "VALUES (?, ?, ?, 'csv', 'captions.csv', 1, ?)",
         (
-            (one, text, language, CAPTIONS_PER_IMAGE * at + row)
-            for at, one in enumerate(ids)
+            (image, text, language, CAPTIONS_PER_IMAGE * at + row)
+            for at, image in enumerate(ids)
             for row, (language, text, _) in enumerate(_captions(texts, at))
         ),
     )
@@ -346,8 +350,8 @@ def _fill_captions(
 def _texts(model: Model) -> Sequence[Sequence[tuple[str, str, str]]]:
     """(language, sentence, its tokens) for each caption of an image."""
     return [
-        [(one, text, " ".join(model.text.words(text))) for text in timing.sentences(one)]
-        for one in caption_languages(model)
+        [(language, text, " ".join(model.text.words(text))) for text in timing.sentences(language)]
+        for language in caption_languages(model)
     ]
 
 
@@ -399,9 +403,9 @@ def exact(
     return best
 
 
-def recall(found: Sequence[Sequence[object]], exact: Sequence[Sequence[object]]) -> float:
+def recall(hits: Sequence[Sequence[object]], exact: Sequence[Sequence[object]]) -> float:
     """The mean share of the exact ten best that was found."""
-    pairs = zip(found, exact, strict=True)
+    pairs = zip(hits, exact, strict=True)
     return float(np.mean([len({*hits} & {*best}) / len(best) for hits, best in pairs]))
 
 

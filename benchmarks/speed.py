@@ -362,8 +362,8 @@ def _peer_pixels(path: Path) -> Vectors:
 
 def _decoded(model: Model, files: Sequence[ImageFile]) -> list[Pixels]:
     outcomes = prepare_all(files, (), model.image.preprocess, MAX_PIXELS, ahead=len(files))
-    prepared = [one.decoded for one in outcomes if isinstance(one, Prepared)]
-    return [one.pixels for one in prepared if one is not None]
+    prepared = [outcome.decoded for outcome in outcomes if isinstance(outcome, Prepared)]
+    return [decoded.pixels for decoded in prepared if decoded is not None]
 
 
 def measure_scale(settings: Settings) -> Iterator[Measurement]:
@@ -418,9 +418,9 @@ def losses(
             "none of these measurements has a committed figure; measure the part `search`"
         )
     return tuple(
-        Loss(one.name, one.beside or "", before, now)
-        for one, before, now in compared
-        if (before / now if one.unit in _LOWER_IS_BETTER else now / before) < 1 - MAX_LOSS
+        Loss(line.name, line.beside or "", before, now)
+        for line, before, now in compared
+        if (before / now if line.unit in _LOWER_IS_BETTER else now / before) < 1 - MAX_LOSS
     )
 
 
@@ -428,7 +428,7 @@ def committed(path: Path = FIGURES) -> Mapping[tuple[str, str], float]:
     """Ratios by part and name; DataProblem if the file is none of `bench speed --json`."""
     try:
         lines = json.loads(path.read_text(encoding="utf-8"))["measurements"]
-        return {(one["part"], one["name"]): one["ratio"] for one in lines if one["ratio"]}
+        return {(line["part"], line["name"]): line["ratio"] for line in lines if line["ratio"]}
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise DataProblem(
             f"{path} does not hold speed figures ({problem}); make them with "
@@ -439,10 +439,10 @@ def committed(path: Path = FIGURES) -> Mapping[tuple[str, str], float]:
 def _compared(
     measured: Sequence[Measurement], committed: Mapping[tuple[str, str], float]
 ) -> Iterator[tuple[Measurement, float, float]]:
-    for one in measured:
-        before = committed.get((one.part, one.name))
-        if before is not None and one.ratio is not None:
-            yield one, before, one.ratio
+    for line in measured:
+        before = committed.get((line.part, line.name))
+        if before is not None and line.ratio is not None:
+            yield line, before, line.ratio
 
 
 @dataclass(frozen=True, slots=True)

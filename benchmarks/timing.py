@@ -124,10 +124,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def _cpu_name() -> str:
     try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text("utf-8"))
+        model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
-        found = None
-    return found.group(1).strip() if found else platform.processor() or platform.machine()
+        model = None
+    return model.group(1).strip() if model else platform.processor() or platform.machine()
 
 
 def peak_mb(mapped_files: bool = True) -> float:

@@ -83,7 +83,9 @@ class EncodedImages:
         """Some of the images, ascending, with what models wrote and without people's captions."""
         return Documents(
             self.images[rows],
-            generated={language: one.among(rows) for language, one in self.generated.items()},
+            generated={
+                language: captions.among(rows) for language, captions in self.generated.items()
+            },
             tags=[self.tags[row] for row in rows.tolist()] if self.tags else (),
         )
 
@@ -115,11 +117,11 @@ def encode_images(
     readable, features = load_features(model.image, data, cache, report)
     if mean is not None:
         features = features + (mean - features.mean(axis=0))
-    languages = [one for one in readable.languages if one in model.text.languages]
+    languages = [language for language in readable.languages if language in model.text.languages]
     captioner, tagger = enricher.captioner, enricher.tagger
     return EncodedImages(
         model.image.project(features),
-        {one: encode_captions(model.text, readable, one) for one in languages},
+        {language: encode_captions(model.text, readable, language) for language in languages},
         tuple(image.objects for image in readable.images),
         generate_captions(model, captioner, readable, report) if captioner else {},
         tagger.tag(ImageFeatures(features)) if tagger else (),
@@ -150,7 +152,9 @@ def encode_labelled(
         shown = {above for concept in image.concepts for above in broader(concept)}
         images.append(replace(image, objects=tuple(sorted(shown))))
     encoded = encode_images(model, data.only(images), cache, report, enricher)
-    return LabelledImages(encoded, {one: tuple(found) for one, found in sorted(sets.items())})
+    return LabelledImages(
+        encoded, {concept: tuple(of_concept) for concept, of_concept in sorted(sets.items())}
+    )
 
 
 def generate_captions(
@@ -158,7 +162,7 @@ def generate_captions(
 ) -> dict[str, EncodedCaptions]:
     """What a captioner writes about images, by language; nothing without feature maps."""
     row_of = {image.id: row for row, image in enumerate(data.images)}
-    written: dict[str, list[tuple[int, str]]] = {one: [] for one in captioner.languages}
+    written: dict[str, list[tuple[int, str]]] = {language: [] for language in captioner.languages}
     done = 0
     for ids, pixels in decoded_batches(data, model.image.preprocess):
         features = model.image.feature_maps(pixels)
@@ -180,10 +184,10 @@ def generate_captions(
 def as_indexed(model: Model, data: EncodedImages) -> EncodedImages:
     """The same vectors as the model indexes and searches now: with other penalties and weights."""
     captions = {}
-    for language, one in data.captions.items():
-        encoded = encode_texts(model.text, one.texts, language)
+    for language, of_language in data.captions.items():
+        encoded = encode_texts(model.text, of_language.texts, language)
         documents = model.text.as_documents(encoded.caption)
-        captions[language] = replace(one, caption=encoded.caption, documents=documents)
+        captions[language] = replace(of_language, caption=encoded.caption, documents=documents)
     return replace(data, images=model.image.project(strip_bias(data.images)), captions=captions)
 
 

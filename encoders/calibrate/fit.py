@@ -78,8 +78,8 @@ def document_bank(data: EncodedImages, seed: int = 0) -> DocumentBank:
     images = data.images[random.permutation(len(data.images))[:BANK]]
     each = BANK // max(len(data.captions), 1)
     captions = [
-        one.documents[random.permutation(len(one.documents))[:each]]
-        for one in data.captions.values()
+        captions.documents[random.permutation(len(captions.documents))[:each]]
+        for captions in data.captions.values()
     ]
     if not captions or not len(images):
         raise DataProblem("calibration needs images with captions for its bank")
@@ -168,7 +168,7 @@ def _fit(
     """
     concept_weight = best_concept_weight(sort.collections)
     collections, described, for_cutoffs = (
-        [one.with_named(concept_weight) for one in some]
+        [scenario.with_named(concept_weight) for scenario in some]
         for some in (sort.collections, described, sort.for_cutoffs)
     )
     alone: dict[Source, float] = {"image": 1.0}
@@ -179,15 +179,17 @@ def _fit(
     exponent = round(float(np.clip(-free.coefficients[-1], 0.0, 1.0)), 3)
     fitted = fitted_regression(examples, exponent, alone)
     kinds = {"": _kind_weights(fitted, alone, alone, WORDS)}
-    captioned = [one for one in collections if not np.isnan(one.caption).all()] or described
-    languages = sorted({one.caption_language for one in captioned})
+    captioned = [
+        scenario for scenario in collections if not np.isnan(scenario.caption).all()
+    ] or described
+    languages = sorted({scenario.caption_language for scenario in captioned})
     examples = _examples(captioned, random, clm_weight, captioned=True, languages=languages)
     fitted = fitted_regression(examples, exponent, beside)
     kinds["caption"] = _kind_weights(fitted, beside, beside, WORDS)
     offsets = _offsets(fitted, kinds["caption"], languages)
-    written = [one for one in collections if one.generated]
+    written = [scenario for scenario in collections if scenario.generated]
     if written:
-        both = [one for one in captioned if one.generated]
+        both = [scenario for scenario in captioned if scenario.generated]
         kinds["generated"] = _generated_kind(written, alone, offsets, exponent, random)
         kinds["caption+generated"] = _generated_kind(both, beside, offsets, exponent, random)
     model = EvidenceModel(
@@ -212,7 +214,7 @@ def _kind_weights(
     slope = round(slope, 4) if words is WORDS else slope
     weights = {source: round(slope * share, 4) for source, share in shares.items()}
     coefficients = fitted.coefficients[1 : 1 + len(backgrounds)]
-    background = (round(float(one), 4) for one in coefficients)
+    background = (round(float(value), 4) for value in coefficients)
     return KindWeights(
         round(fitted.intercept, 4),
         {**weights, **words},
@@ -227,8 +229,8 @@ def _offsets(fitted: Regression, kind: KindWeights, languages: Sequence[str]) ->
     if not weight:
         return {}
     values = {
-        one: round(float(value) / weight, 4)
-        for one, value in zip(languages[1:], coefficients, strict=True)
+        language: round(float(value) / weight, 4)
+        for language, value in zip(languages[1:], coefficients, strict=True)
     }
     return {languages[0]: 0.0, **values}
 
@@ -247,18 +249,19 @@ def _examples(
     tuned for MRR. Letting the regression choose the weight ranks a little worse.
     """
     examples = ExampleList()
-    for one in collections:
-        has_caption = ~np.isnan(one.caption)
-        weights = sampled(one, random) * (has_caption if captioned else ~has_caption)
+    for scenario in collections:
+        has_caption = ~np.isnan(scenario.caption)
+        weights = sampled(scenario, random) * (has_caption if captioned else ~has_caption)
         rows, columns = np.nonzero(weights)
-        scores, backgrounds = one.image[rows, columns], [one.image_background[rows]]
+        scores, backgrounds = scenario.image[rows, columns], [scenario.image_background[rows]]
         if captioned:
-            scores = (1 - clm_weight) * scores + clm_weight * one.caption[rows, columns]
-            backgrounds.append(one.caption_background[rows])
+            scores = (1 - clm_weight) * scores + clm_weight * scenario.caption[rows, columns]
+            backgrounds.append(scenario.caption_background[rows])
             backgrounds += [
-                np.full(len(rows), float(one.caption_language == other)) for other in languages[1:]
+                np.full(len(rows), float(scenario.caption_language == other))
+                for other in languages[1:]
             ]
-        examples.add(one, rows, columns, weights, [scores, *backgrounds])
+        examples.add(scenario, rows, columns, weights, [scores, *backgrounds])
     return examples.joined()
 
 
@@ -272,13 +275,13 @@ def _generated_kind(
     """Documents of which a model wrote captions and tags, beside what `base` has."""
     shares = fused_shares(base, *best_shares(collections, base, offsets))
     examples = ExampleList()
-    for one in collections:
-        rows_of_kind = np.isnan(one.caption) != ("caption" in base)
-        weights = sampled(one, random) * rows_of_kind
+    for scenario in collections:
+        rows_of_kind = np.isnan(scenario.caption) != ("caption" in base)
+        weights = sampled(scenario, random) * rows_of_kind
         rows, columns = np.nonzero(weights)
-        scores = fused(one, shares, offsets)[rows, columns]
-        backgrounds = [one.image_background[rows], one.caption_background[rows]]
-        examples.add(one, rows, columns, weights, [scores, *backgrounds])
+        scores = fused(scenario, shares, offsets)[rows, columns]
+        backgrounds = [scenario.image_background[rows], scenario.caption_background[rows]]
+        examples.add(scenario, rows, columns, weights, [scores, *backgrounds])
     # A query's captions in general stand for generated ones too.
     captions = shares.get("caption", 0.0) + shares["generated"]
     against: dict[Source, float] = {"image": shares["image"], "caption": captions}
@@ -295,11 +298,14 @@ def best_shares(
     equal ones the least counts: what adds nothing gets no weight.
     """
     chosen = _usual(collections, "caption" in base)
-    tags = TAG_SHARES if any(one.tag is not None for one in chosen) else (0.0,)
+    tags = TAG_SHARES if any(scenario.tag is not None for scenario in chosen) else (0.0,)
 
     def precision(pair: tuple[float, float]) -> float:
         shares = fused_shares(base, *pair)
-        values = [average_precision(fused(one, shares, offsets), one.relevant) for one in chosen]
+        values = [
+            average_precision(fused(scenario, shares, offsets), scenario.relevant)
+            for scenario in chosen
+        ]
         return float(np.mean(values)) if values else 0.0
 
     pairs = sorted(product(GENERATED_SHARES, tags), key=lambda pair: (sum(pair), pair))
@@ -311,25 +317,29 @@ def best_concept_weight(collections: Sequence[Scenario]) -> float:
 
     The middle of those with nearly the highest mean average precision; 0 without classifiers.
     """
-    chosen = [one for one in _usual(collections, captioned=False) if one.named is not None]
+    chosen = [
+        scenario for scenario in _usual(collections, captioned=False) if scenario.named is not None
+    ]
 
     def precision(weight: float) -> float:
-        weighted = [one.with_named(weight) for one in chosen]
-        return float(np.mean([average_precision(one.image, one.relevant) for one in weighted]))
+        weighted = [scenario.with_named(weight) for scenario in chosen]
+        return float(
+            np.mean([average_precision(scenario.image, scenario.relevant) for scenario in weighted])
+        )
 
     return middle_of_best(CONCEPT_WEIGHTS, [*map(precision, CONCEPT_WEIGHTS)]) if chosen else 0.0
 
 
 def _usual(collections: Sequence[Scenario], captioned: bool) -> list[Scenario]:
     """Those of about the reference size in which nearly all images, or none, have captions."""
-    suited = [one for one in collections if _is_of_kind(one, captioned)]
-    sizes = (one.image.shape[1] for one in suited)
+    suited = [scenario for scenario in collections if _is_of_kind(scenario, captioned)]
+    sizes = (scenario.image.shape[1] for scenario in suited)
     size = min(sizes, key=lambda n: abs(n - REFERENCE_SIZE), default=0)
-    return [one for one in suited if one.image.shape[1] == size]
+    return [scenario for scenario in suited if scenario.image.shape[1] == size]
 
 
-def _is_of_kind(one: Scenario, captioned: bool) -> bool:
-    share = float((~np.isnan(one.caption)).mean()) if one.caption.size else np.nan
+def _is_of_kind(scenario: Scenario, captioned: bool) -> bool:
+    share = float((~np.isnan(scenario.caption)).mean()) if scenario.caption.size else np.nan
     return share > _NEARLY_ALL if captioned else share == 0.0
 
 
@@ -341,12 +351,18 @@ def fused_shares(base: Mapping[Source, float], generated: float, tag: float) -> 
     return {**shares, "generated": generated, "tag": tag}
 
 
-def fused(one: Scenario, shares: Mapping[Source, float], offsets: Mapping[str, float]) -> Floats:
-    """(Q, N) the weighted sum of the scores; NaN where a document lacks one with a share."""
-    scores = shares["image"] * one.image + shares["generated"] * one.best_generated(offsets)
+def fused(
+    scenario: Scenario, shares: Mapping[Source, float], offsets: Mapping[str, float]
+) -> Floats:
+    """(Q, N) the weighted sum of the scores; NaN where a document lacks a source with a share."""
+    scores = shares["image"] * scenario.image + shares["generated"] * scenario.best_generated(
+        offsets
+    )
     if "caption" in shares:
-        scores = scores + shares["caption"] * (one.caption + offsets.get(one.caption_language, 0.0))
-    return scores if one.tag is None else scores + shares["tag"] * one.tag
+        scores = scores + shares["caption"] * (
+            scenario.caption + offsets.get(scenario.caption_language, 0.0)
+        )
+    return scores if scenario.tag is None else scores + shares["tag"] * scenario.tag
 
 
 def average_precision(scores: Floats, relevant: NDArray[np.bool_]) -> float:
@@ -367,14 +383,18 @@ def _with_cutoffs(
     so collections without any decide, of about the reference size: as `capsearch index` leaves
     them, with what models wrote if they did, and as `--no-enrich` does.
     """
-    sizes = (one.image.shape[1] for one in collections)
+    sizes = (scenario.image.shape[1] for scenario in collections)
     size = min(sizes, key=lambda n: abs(n - REFERENCE_SIZE))
     chosen = [
-        one for one in collections if one.image.shape[1] == size and np.isnan(one.caption).all()
+        scenario
+        for scenario in collections
+        if scenario.image.shape[1] == size and np.isnan(scenario.caption).all()
     ]
-    first, others = _reached(model, [replace(one, generated={}, tag=None) for one in chosen], lost)
+    first, others = _reached(
+        model, [replace(scenario, generated={}, tag=None) for scenario in chosen], lost
+    )
     described = 0.0
-    if any(one.generated for one in chosen):
+    if any(scenario.generated for scenario in chosen):
         described, again = _reached(model, chosen, lost)
         others = min(others, again)
     return replace(
@@ -390,11 +410,11 @@ def _reached(
 ) -> tuple[float, float]:
     """The probability that all but `lost` best hits reach, and all but a few right ones."""
     best, right = [], []
-    for one in collections:
-        for row in range(len(one.image)):
-            values = one.probabilities(row, model)
+    for scenario in collections:
+        for row in range(len(scenario.image)):
+            values = scenario.probabilities(row, model)
             first = np.argsort(-values)[:FIRST]
-            hits = values[first][one.relevant[row][first]]
+            hits = values[first][scenario.relevant[row][first]]
             if len(hits):
                 best.append(values[first[0]])
                 right.extend(hits)

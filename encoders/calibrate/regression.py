@@ -68,7 +68,7 @@ def expected_calibration_error(probabilities: Floats, labels: Floats, bins: int 
     if not len(probabilities):
         return 0.0
     which = np.clip((probabilities * bins).astype(int), 0, bins - 1)
-    gaps = [abs(float((probabilities - labels)[which == one].sum())) for one in range(bins)]
+    gaps = [abs(float((probabilities - labels)[which == number].sum())) for number in range(bins)]
     return sum(gaps) / len(probabilities)
 
 
@@ -109,7 +109,7 @@ class ExampleList:
     def joined(self) -> Examples:
         """All of them."""
         parts = (self.features, self.labels, self.weights, self.log_sizes)
-        features, labels, weights, sizes = (np.concatenate(one) for one in parts)
+        features, labels, weights, sizes = (np.concatenate(arrays) for arrays in parts)
         return features, labels, weights, sizes
 
 
@@ -132,14 +132,14 @@ def fitted_regression(
     fixed = features[:, 1 : 1 + len(shares)] @ bounded[1 : 1 + len(shares)]
     others = np.delete(features, np.s_[1 : 1 + len(shares)], axis=1)
     again = fit(others, labels, weights, fixed - exponent * sizes)
-    found = np.insert(again.coefficients, 1, bounded[1 : 1 + len(shares)])
-    return Regression(again.intercept, found)
+    coefficients = np.insert(again.coefficients, 1, bounded[1 : 1 + len(shares)])
+    return Regression(again.intercept, coefficients)
 
 
-def sampled(one: Scenario, random: np.random.Generator) -> Floats:
+def sampled(scenario: Scenario, random: np.random.Generator) -> Floats:
     """(Q, N) sampling weights, zero for pairs left out."""
-    hard = one.relevant.copy()
-    for scores in (one.image, np.nan_to_num(one.caption, nan=-np.inf)):
+    hard = scenario.relevant.copy()
+    for scores in (scenario.image, np.nan_to_num(scenario.caption, nan=-np.inf)):
         best = np.argsort(-scores, axis=1)[:, :HARD]
         np.put_along_axis(hard, best, True, axis=1)
     others = (~hard).sum(axis=1, keepdims=True)

@@ -60,11 +60,11 @@ def calibrate(run: CalibrationRun, report: Report | None = None) -> Mapping[str,
     if isinstance(model.text, ClipTextEncoder):
         # Its penalties and weights were not fitted when it was trained.
         model = _with_fitted_vectors(model, validation, general, folder)
-        validation, general = (as_indexed(model, one) for one in (validation, general))
+        validation, general = (as_indexed(model, data) for data in (validation, general))
     bank = document_bank(general)
     classifiers = _classifiers(model, run, cache, report, mean)
     validation = replace(validation, classifiers=classifiers)
-    labels = sorted({label for found in validation.objects for label in found})
+    labels = sorted({label for objects in validation.objects for label in objects})
     labelled = None
     if run.labelled:
         chosen = read_labelled(run.labelled, run.all_concepts).split(LABELLED_SPLIT)
@@ -110,17 +110,21 @@ def _with_fitted_vectors(
     def vectors(data: EncodedImages) -> dict[str, CaptionVectors]:
         return {
             language: CaptionVectors.of(
-                one.image_rows, strip_bias(one.visual), text.sentences.encode(one.texts)
+                of_language.image_rows,
+                strip_bias(of_language.visual),
+                text.sentences.encode(of_language.texts),
             )
-            for language, one in data.captions.items()
+            for language, of_language in data.captions.items()
         }
 
-    captions = [one.some(CAPTIONS_PER_LANGUAGE) for one in vectors(general).values()]
+    captions = [
+        of_language.some(CAPTIONS_PER_LANGUAGE) for of_language in vectors(general).values()
+    ]
     if not captions:
         raise DataProblem("calibration needs images with captions for its bank")
     bank = cluster_bank(
-        np.concatenate([one.visual for one in captions]),
-        np.concatenate([one.sentence for one in captions]),
+        np.concatenate([of_language.visual for of_language in captions]),
+        np.concatenate([of_language.sentence for of_language in captions]),
         seed=0,
     )
     images = strip_bias(validation.images)
@@ -133,19 +137,19 @@ def _with_fitted_vectors(
 
 def names_of(labels: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
     """Names of labels by language, from the concept table; a label it lacks names itself."""
-    found: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
+    names: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
     for label in labels:
-        found["en"][label] = label
+        names["en"][label] = label
         known = concepts.likeliest(label)
         for language in LANGUAGES:
             if known and language != "en":
-                found[language][label] = known.name(language)
-    return found
+                names[language][label] = known.name(language)
+    return names
 
 
 def objects_of(data: EncodedImages) -> frozenset[str]:
     """The ids of the concepts that people labelled images with."""
-    labels = {label for found in data.objects for label in found}
+    labels = {label for objects in data.objects for label in objects}
     return frozenset(known.id for label in labels if (known := concepts.likeliest(label)))
 
 

@@ -149,7 +149,7 @@ def labelled_names(
     Names of one sort; none at all if these are too few. `objects` are the concepts that
     names were fitted on before.
     """
-    names = {one: concepts.by_id(one).name(language) for one in labelled.sets}
+    names = {concept: concepts.by_id(concept).name(language) for concept in labelled.sets}
     by_set: dict[str, list[str]] = defaultdict(list)
     for concept, name in names.items():
         if sort_of(name, encoder, language, objects) == sort:
@@ -161,7 +161,7 @@ def labelled_names(
     ]
     if len(chosen) < _ENOUGH:
         return
-    queries = encode_queries(encoder, [names[one] for one in chosen], language)
+    queries = encode_queries(encoder, [names[concept] for concept in chosen], language)
     sizes = [size for size in SIZES for _ in range(_LABELLED_DRAWS)]
     rows = np.arange(len(labelled.data.images))
     yield from drawn_names(labelled.data, rows, queries, chosen, bank, random, sizes)

@@ -68,8 +68,8 @@ class _Collection:
     def cm(self) -> Mapping[str, float]:
         """CM MRR by language."""
         return {
-            language: cm_mrr(one.visual @ self.images.T - self.penalties, one.image_rows)
-            for language, one in self.captions.items()
+            language: cm_mrr(vectors.visual @ self.images.T - self.penalties, vectors.image_rows)
+            for language, vectors in self.captions.items()
         }
 
     def trials(self, only: str | None = None) -> Iterator[Trial]:
@@ -101,13 +101,14 @@ class _Collection:
 
     def cl(self) -> float:
         """Mean CL MRR of all pairs of languages; 0 where there is none."""
-        found = [trial.mrr(1.0) for trial in self.trials()]
-        return float(np.mean(found)) if found else 0.0
+        scores = [trial.mrr(1.0) for trial in self.trials()]
+        return float(np.mean(scores)) if scores else 0.0
 
     def with_caption_penalties(self, penalties: Mapping[str, Values]) -> _Collection:
         """The same with other hubness penalties on the captions."""
         captions = {
-            name: replace(one, penalties=penalties[name]) for name, one in self.captions.items()
+            name: replace(vectors, penalties=penalties[name])
+            for name, vectors in self.captions.items()
         }
         return replace(self, captions=captions)
 
@@ -122,11 +123,11 @@ def fit_vectors(
 
     `languages` are those of the model; one without captions gets the default weight.
     """
-    described = {name: one for name, one in captions.items() if len(one.image_rows)}
+    described = {name: vectors for name, vectors in captions.items() if len(vectors.image_rows)}
     collection = _Collection(images, np.zeros(len(images), np.float32), described)
     image, chosen = _best_penalty(
         lambda beta: {"": bank_similarity(collection.images, bank.visual, bank.log_shares, beta)},
-        lambda found: _mean(replace(collection, penalties=found[""]).cm()),
+        lambda penalties: _mean(replace(collection, penalties=penalties[""]).cm()),
     )
     collection = replace(collection, penalties=chosen[""])
     weight = max(
@@ -135,7 +136,7 @@ def fit_vectors(
     collection = replace(collection, sentence_weight=weight)
     caption, chosen = _best_penalty(
         lambda beta: _caption_similarities(collection, bank, beta),
-        lambda found: collection.with_caption_penalties(found).cl(),
+        lambda penalties: collection.with_caption_penalties(penalties).cl(),
     )
     collection = collection.with_caption_penalties(chosen)
     clm_weights, floors = {}, {}
@@ -154,12 +155,12 @@ def _caption_similarities(
     centres = caption_vectors(bank.visual, bank.sentence, weight)
     return {
         name: bank_similarity(
-            caption_vectors(one.visual, one.sentence, weight),
+            caption_vectors(vectors.visual, vectors.sentence, weight),
             centres,
             bank.log_shares,
             inverse_temperature,
         )
-        for name, one in collection.captions.items()
+        for name, vectors in collection.captions.items()
     }
 
 
@@ -168,15 +169,15 @@ def _best_penalty(
     mrr: Callable[[Mapping[str, Values]], float],
 ) -> tuple[HubnessPenalty, Mapping[str, Values]]:
     """The penalty that validates best, and its values; NO_PENALTY unless one clearly helps."""
-    found = similarities(NO_PENALTY.inverse_temperature)
-    values: Mapping[str, Values] = {name: np.zeros_like(one) for name, one in found.items()}
+    similar = similarities(NO_PENALTY.inverse_temperature)
+    values: Mapping[str, Values] = {name: np.zeros_like(row) for name, row in similar.items()}
     best, highest = NO_PENALTY, mrr(values) + PLATEAU
     for inverse_temperature in INVERSE_TEMPERATURES:
-        found = similarities(inverse_temperature)
-        mean, floor = _mean_and_floor(found)
+        similar = similarities(inverse_temperature)
+        mean, floor = _mean_and_floor(similar)
         for weight in PENALTY_WEIGHTS:
             penalty = HubnessPenalty(weight, inverse_temperature, mean, floor)
-            tried = {name: penalty.at(one) for name, one in found.items()}
+            tried = {name: penalty.at(row) for name, row in similar.items()}
             if (reached := mrr(tried)) > highest:
                 best, values, highest = penalty, tried, reached
     return best, values

@@ -126,7 +126,10 @@ class EvidenceMatrix:
             background["image"] += float(fitted.concept_weight * self.named_background[row])
         if self.generated:
             offsets = fitted.caption_offsets
-            scores = [one[row] + offsets.get(lang, 0.0) for lang, one in self.generated.items()]
+            scores = [
+                of_language[row] + offsets.get(lang, 0.0)
+                for lang, of_language in self.generated.items()
+            ]
             known["generated"] = np.asarray(np.fmax.reduce(scores), np.float64)
         if self.tag is not None:
             known["tag"] = self.tag[row].astype(np.float64)
@@ -233,7 +236,7 @@ def calibration_of(model: Model, language: str) -> StoredEvidence | None:
 def _evidence_models(encoder: TextEncoder, queries: Queries) -> list[EvidenceModel] | None:
     """What calibration fitted for each query; None if it never ran."""
     models = [encoder.evidence_model(text, queries.language) for text in queries.texts]
-    fitted = [one for one in models if one is not None]
+    fitted = [model for model in models if model is not None]
     return fitted if len(fitted) == len(models) else None
 
 
@@ -261,7 +264,7 @@ def tag_scores(tags: Sequence[Sequence[Tag]], texts: Sequence[str], language: st
     scores = np.zeros((len(texts), len(tags)), np.float32)
     for at, text in enumerate(texts):
         mentions = _mentioned(text, language)
-        named = [[columns[one] for one in ids if one in columns] for ids in mentions]
+        named = [[columns[concept] for concept in ids if concept in columns] for ids in mentions]
         for chosen in named:
             if chosen:
                 scores[at] += table[:, chosen].max(axis=1) / len(named)
@@ -294,4 +297,4 @@ def _backgrounds(queries: Queries, bank: DocumentBank | None) -> tuple[Floats, F
         return np.zeros(count), np.zeros(count)
     encoded = EncodedText(queries.visual, queries.caption, (True,) * count)
     scores = [bank.background(encoded, row) for row in range(count)]
-    return np.array([one["image"] for one in scores]), np.array([one["caption"] for one in scores])
+    return np.array([of["image"] for of in scores]), np.array([of["caption"] for of in scores])

@@ -198,8 +198,8 @@ def retrieval(
     options = RetrievalOptions(clm_weight, descriptions == "all", unknown_words)
     rows = [
         row
-        for one in dict.fromkeys(split)
-        for row in _retrieval(model, _read(sources, one, limit), _features(cache), options)
+        for split_name in dict.fromkeys(split)
+        for row in _retrieval(model, _read(sources, split_name, limit), _features(cache), options)
     ]
     _show(
         (record for row in rows for record in row.records()), as_json, report.retrieval_tables(rows)
