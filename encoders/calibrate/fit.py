@@ -211,7 +211,6 @@ def _kind_weights(
 ) -> KindWeights:
     """One kind of documents: a slope for the fused score, shared out among its sources."""
     slope = max(float(fitted.coefficients[0]), 0.0)  # more similar is never less relevant
-    slope = round(slope, 4) if words is WORDS else slope
     weights = {source: round(slope * share, 4) for source, share in shares.items()}
     coefficients = fitted.coefficients[1 : 1 + len(backgrounds)]
     background = (round(float(value), 4) for value in coefficients)

@@ -17,6 +17,7 @@ from capsearch.encoders.models.scores import (
     encode_queries,
     score_matrix,
 )
+from capsearch.encoders.text.requests import subject
 from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.query import Query
 from capsearch.engine.records import GENERATED, Caption, Document, ImageRecord, Tag
@@ -84,7 +85,7 @@ def searched(engine: SearchEngine, query: Query) -> dict[int, float]:
 
 
 def matrix_row(model: Model, documents: Documents, text: str, **how: object) -> np.ndarray:
-    queries = encode_queries(model.text, [model.text.subject(text, "en")], "en")
+    queries = encode_queries(model.text, [subject(text, "en")], "en")
     return score_matrix(model, queries, documents, **how)[0]
 
 
