@@ -165,9 +165,9 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
 def _complete(image: CaptionedImage) -> CaptionedImage:
     """With a split, and without repeated captions: the first of equal texts is kept."""
     captions = {
-        language: tuple({caption.text: caption for caption in reversed(of)}.values())[::-1]
-        for language, of in image.captions.items()
-        if of
+        language: tuple({caption.text: caption for caption in reversed(given)}.values())[::-1]
+        for language, given in image.captions.items()
+        if given
     }
     return replace(image, split=image.split or DEFAULT_SPLIT, captions=captions)
 

@@ -110,14 +110,22 @@ def _japanese_key(word: Word) -> tuple[str, str]:
 
 
 @cache
-def _jieba() -> Any:
+def jieba_tokenizer() -> Any:
+    """jieba with its own dictionary, which cuts training captions; MissingExtra without it."""
     try:
         import jieba
-        import jieba.posseg
     except ImportError:
-        raise MissingExtra("finding tags in Chinese captions", "train") from None
+        raise MissingExtra("splitting Chinese captions into words", "train") from None
     jieba.setLogLevel(60)
-    return jieba.posseg.POSTokenizer(jieba.Tokenizer())
+    return jieba.Tokenizer()
+
+
+@cache
+def _jieba() -> Any:
+    tokenizer = jieba_tokenizer()
+    from jieba.posseg import POSTokenizer
+
+    return POSTokenizer(tokenizer)
 
 
 _SPLITTERS: Mapping[str, Callable[[str], Sequence[Word]]] = {
@@ -188,11 +196,15 @@ def build_vocabulary(
     What objects and labels name is a column of every language. TrainingProblem where a language
     has no tag.
     """
-    everywhere = _frequent((of.objects | of.labels for of in annotations.mentions), min_count)
+    everywhere = _frequent(
+        (image.objects | image.labels for image in annotations.mentions), min_count
+    )
     rows: dict[str, int] = {}
     columns: dict[str, NDArray[np.int64]] = {}
     for language in languages:
-        counts = _frequent((of.said.get(language, ()) for of in annotations.mentions), min_count)
+        counts = _frequent(
+            (image.said.get(language, ()) for image in annotations.mentions), min_count
+        )
         if not counts:
             raise TrainingProblem(
                 f"no {language} word is said of {min_count} images; add captions, lower "
@@ -258,7 +270,7 @@ def _language_labels(
         unknown.append(_columns(_broader(keys) - keys if broader_unknown else (), column))
     named = [_space_of(mentions, language, objects) for mentions in annotations.mentions]
     rows = {name: row for row, name in enumerate(dict.fromkeys(named))}
-    captioned = np.array([language in of.said for of in annotations.mentions], np.bool_)
+    captioned = np.array([language in image.said for image in annotations.mentions], np.bool_)
     return TagLabels(
         positives,
         unknown,

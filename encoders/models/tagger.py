@@ -52,7 +52,7 @@ class TagVocabulary:
 
     def save(self, folder: Path) -> None:
         """Write the table of a model folder."""
-        columns = {language: of.tolist() for language, of in self.columns.items()}
+        columns = {language: rows.tolist() for language, rows in self.columns.items()}
         stored = {"tags": [asdict(tag) for tag in self.tags], "columns": columns}
         write_text(folder / TAGS_FILE, json.dumps(stored, ensure_ascii=False, indent=0) + "\n")
 
@@ -70,8 +70,8 @@ class TagVocabulary:
         count = len(next(iter(logits.values())))
         total = np.zeros((count, len(self.tags)), np.float32)
         outputs = np.zeros(len(self.tags), np.float32)
-        for language, of_language in logits.items():
-            total[:, self.columns[language]] += of_language
+        for language, log_odds in logits.items():
+            total[:, self.columns[language]] += log_odds
             outputs[self.columns[language]] += 1
         return np.asarray(total / np.maximum(outputs, 1), np.float32)
 

@@ -125,8 +125,8 @@ def fit_match(
     arrays = dict(_whitening(pooled.astype(np.float32)))
     images = unit(pooled @ arrays["image_W"].T + arrays["image_b"])
     pairs = {
-        language: of.at(np.argsort(of.image_rows, kind="stable"))
-        for language, of in captions.items()
+        language: written.at(np.argsort(written.image_rows, kind="stable"))
+        for language, written in captions.items()
     }
     for language, of_language in pairs.items():
         counts = _counts(of_language.ids, len(vocabulary.outputs(language)))

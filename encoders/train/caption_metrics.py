@@ -18,13 +18,12 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.data.dataset import CaptionDataset
+from capsearch.encoders.data.tag_labels import jieba_tokenizer
 from capsearch.encoders.text.languages import normalise, simplify
 from capsearch.encoders.text.tokenizers import mecab
 from capsearch.engine.errors import MissingExtra
@@ -58,18 +57,8 @@ def split_words(text: str, language: str, commas: bool = False) -> tuple[str, ..
         return tuple(re.findall(r"[a-z0-9]+(?:['’-][a-z0-9]+)*", plain))
     kept = _COMMAS.get(language, "") if commas else ""
     plain = _COMMA.sub(kept[:1] or " ", plain)
-    cut = _jieba().cut(plain, HMM=False) if language == "zh" else map(str, mecab()(plain))
+    cut = jieba_tokenizer().cut(plain, HMM=False) if language == "zh" else map(str, mecab()(plain))
     return tuple(word for word in cut if re.search(r"\w", word) or (word in kept and word))
-
-
-@cache
-def _jieba() -> Any:
-    try:
-        import jieba
-    except ImportError:
-        raise MissingExtra("splitting Chinese captions into words", "train") from None
-    jieba.setLogLevel(60)
-    return jieba.Tokenizer()
 
 
 def in_words(text: str, language: str) -> str:

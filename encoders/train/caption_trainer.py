@@ -248,8 +248,8 @@ def ciders(decoders: CaptionDecoders, validation: ReferenceSet, beam: Beam) -> d
 
 def first_images(validation: ReferenceSet) -> ReferenceSet:
     """The first images of each language."""
-    of_languages = validation.references.values()
-    rows = sorted({row for of in of_languages for row in list(of)[:VALIDATION_IMAGES]})
+    firsts = [list(captions)[:VALIDATION_IMAGES] for captions in validation.references.values()]
+    rows = sorted(set().union(*firsts))
     place = {row: at for at, row in enumerate(rows)}
     references = {
         language: {place[row]: texts for row, texts in by_row.items() if row in place}

@@ -6,14 +6,13 @@ And the way back: served models as torch modules, to fine-tune them or to train 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capsearch.encoders.models import model_folder, registry
@@ -64,7 +63,10 @@ def export_text(
     for language, vocabulary in vocabularies.items():
         branch = model.text.branches[language]
         assert isinstance(branch, LanguageBranch)
-        model_folder.save_arrays(folder / f"{language}.safetensors", _branch_arrays(branch))
+        arrays = {name: numpy_of(value) for name, value in _stored_parts(branch)}
+        # Columns of inputs that were not chosen are zero, as in training.
+        arrays["mix_W"] = arrays["mix_W"] * numpy_of(branch.used)
+        model_folder.save_arrays(folder / f"{language}.safetensors", arrays)
         _write_vocabulary(folder / f"{language}.json", vocabulary, config.pooling)
     finish_card(folder, card)
 
@@ -87,20 +89,29 @@ def finish_card(folder: Path, card: Mapping[str, Any]) -> None:
     model_folder.write_card(folder, {"kind": "text", **card, "digest": digest})
 
 
-def _branch_arrays(branch: LanguageBranch) -> dict[str, NDArray[np.float32]]:
-    return {
-        "bow": numpy_of(branch.bow.weight)[:-1],  # the last row is padding
-        "words": numpy_of(branch.words.weight)[:-1],
-        "gru_Wx": numpy_of(branch.gru.weight_ih_l0),
-        "gru_Wh": numpy_of(branch.gru.weight_hh_l0),
-        "gru_bx": numpy_of(branch.gru.bias_ih_l0),
-        "gru_bh": numpy_of(branch.gru.bias_hh_l0),
-        "attention_W": numpy_of(branch.attention.weight)[0],
-        "attention_b": numpy_of(branch.attention.bias),
-        # Columns of inputs that were not chosen are zero, as in training.
-        "mix_W": numpy_of(branch.mix.weight) * numpy_of(branch.used),
-        "mix_b": numpy_of(branch.mix.bias),
-    }
+# The arrays of a language's file, and the parameters of its branch that they are.
+_PARAMETERS = {
+    "bow": "bow.weight",
+    "words": "words.weight",
+    "gru_Wx": "gru.weight_ih_l0",
+    "gru_Wh": "gru.weight_hh_l0",
+    "gru_bx": "gru.bias_ih_l0",
+    "gru_bh": "gru.bias_hh_l0",
+    "attention_W": "attention.weight",
+    "attention_b": "attention.bias",
+    "mix_W": "mix.weight",
+    "mix_b": "mix.bias",
+}
+
+
+def _stored_parts(branch: LanguageBranch) -> Iterator[tuple[str, Tensor]]:
+    """What is stored of a branch by name, as views of its parameters."""
+    parameters = dict(branch.named_parameters())
+    for name, parameter in _PARAMETERS.items():
+        value: Tensor = parameters[parameter]
+        if name in ("bow", "words"):
+            value = value[:-1]  # the last row is padding
+        yield name, value[0] if name == "attention_W" else value
 
 
 def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
@@ -113,14 +124,6 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary, pooling: str) -> None:
     if isinstance(tokenizer, ChineseTokenizer) and tokenizer.dictionary is not None:
         stored["dictionary"] = asdict(tokenizer.dictionary)
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
-
-
-_GRU = {
-    "gru_Wx": "weight_ih_l0",
-    "gru_Wh": "weight_hh_l0",
-    "gru_bx": "bias_ih_l0",
-    "gru_bh": "bias_hh_l0",
-}
 
 
 def text_source(name: str) -> str:
@@ -148,7 +151,8 @@ def load_text(name: str) -> tuple[TextNetwork, dict[str, Vocabulary]]:
         for language, encoder in served.items():
             branch = network.branches[language]
             assert isinstance(branch, LanguageBranch)
-            _fill(branch, encoder.arrays)
+            for name, value in _stored_parts(branch):
+                _put(value, encoder.arrays[name])
     return network.eval(), vocabularies
 
 
@@ -163,17 +167,6 @@ def _config(encoder: LanguageEncoder, shared: model_folder.Arrays) -> TextConfig
         sentence_width=shared["sentence_W"].shape[1],
         hidden=shared["sentence_W"].shape[0],
     )
-
-
-def _fill(branch: LanguageBranch, arrays: model_folder.Arrays) -> None:
-    _put(branch.bow.weight[:-1], arrays["bow"])
-    _put(branch.words.weight[:-1], arrays["words"])
-    for stored, name in _GRU.items():
-        _put(getattr(branch.gru, name), arrays[stored])
-    _put(branch.attention.weight[0], arrays["attention_W"])
-    _put(branch.attention.bias, arrays["attention_b"])
-    _put(branch.mix.weight, arrays["mix_W"])
-    _put(branch.mix.bias, arrays["mix_b"])
 
 
 def _put(target: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
