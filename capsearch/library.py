@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias, Union
 
 from capsearch.engine.errors import CapsearchError, IndexProblem, InvalidImage, ModelMismatch
@@ -100,12 +99,7 @@ class Library(AbstractContextManager["Library"]):
         self._inode = 0
         self._opening = threading.Lock()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -399,10 +399,6 @@ class ElasticCollection(Closing):
         pages = self.backend.scan(query, {"source_includes": ["paths"]})
         return sorted((hit["_source"]["paths"][0], hit["_id"]) for hits in pages for hit in hits)
 
-    def for_writing(self) -> ElasticCollection:
-        """The same collection, opened for writing."""
-        return ElasticCollection.create(str(self.address), self.model)
-
     def engine(self) -> SearchEngine:
         """A search engine over the collection; IndexEmpty when it has no images."""
         if not len(self.backend):

@@ -296,10 +296,6 @@ class Collection(Closing):
         first = {image_id: path for path, image_id in reversed(self.catalog.image_paths())}
         return sorted((first[image_id], image_id) for (image_id,) in self.catalog.select(filters))
 
-    def for_writing(self) -> Collection:
-        """The same collection, opened for writing; IndexBusy while another process writes."""
-        return Collection.create(self.path, self.model)
-
     def engine(self) -> SearchEngine:
         """A search engine over the current state of the index; IndexEmpty when it has no images."""
         self.require_same_model()

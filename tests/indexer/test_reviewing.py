@@ -15,6 +15,7 @@ from capsearch.engine.records import Caption
 from capsearch.indexer import enrichment
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.sqlite.collection import Collection
 
 SOURCE = "model:toy-captions@1"
 BLUE = Caption("a blue image", "en", SOURCE)
@@ -35,7 +36,7 @@ def blue(where, describing_model) -> str:
 
 
 def review(action, where, model, *arguments) -> None:
-    with where.open(model) as shown, shown.for_writing() as opened:
+    with where.create(model) as opened:
         action(opened, *arguments)
 
 
@@ -124,4 +125,4 @@ def test_an_empty_correction_changes_nothing(where, describing_model, blue):
 
 def test_an_index_folder_has_one_writer_at_a_time(collection):
     with pytest.raises(IndexBusy, match="another capsearch is writing"):
-        collection.for_writing()
+        Collection.create(collection.path, collection.model)

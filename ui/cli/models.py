@@ -1,9 +1,4 @@
-"""`capsearch models`: the models that are available for indexing and training.
-
-`capsearch models benchmark`: what models cost on this machine.
-
-`capsearch models export`: a model of open_clip that is served without torch.
-"""
+"""`capsearch models`: list, install, export and measure the models for indexing and training."""
 
 from __future__ import annotations
 
@@ -49,14 +44,14 @@ def benchmark(names: tuple[str, ...], repeats: int, as_json: bool) -> None:
     from capsearch.benchmarks.speed import measure_models
     from capsearch.benchmarks.timing import machine
 
-    found = []
+    speeds = []
     for speed in measure_models(names, repeats):
         remark(f"measured {speed.name}")
-        found.append(speed)
+        speeds.append(speed)
     if as_json:
-        print_json({"machine": machine(), "models": [asdict(one) for one in found]})
+        print_json({"machine": machine(), "models": list(map(asdict, speeds))})
         return
-    click.echo("\n".join(aligned([BENCHMARK_HEADINGS, *(_benchmark_row(one) for one in found)])))
+    click.echo("\n".join(aligned([BENCHMARK_HEADINGS, *map(_benchmark_row, speeds)])))
 
 
 def _benchmark_row(speed: ModelSpeed) -> tuple[str, ...]:
@@ -197,13 +192,13 @@ command.add_command(benchmark)
 def _list(as_json: bool) -> None:
     from capsearch.encoders.models import registry
 
-    found = registry.available()
+    models = registry.available()
     if as_json:
         print_json(
-            [{**asdict(one), "default": one.name == registry.DEFAULT_MODEL} for one in found]
+            [{**asdict(model), "default": model.name == registry.DEFAULT_MODEL} for model in models]
         )
         return
-    rows = [_row(one, registry.DEFAULT_MODEL) for one in found]
+    rows = [_row(model, registry.DEFAULT_MODEL) for model in models]
     click.echo("\n".join(aligned([HEADINGS, *rows])))
     remark(f"your own models are in {registry.user_models_dir()}")
 

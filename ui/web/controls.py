@@ -102,9 +102,7 @@ def cutoff(place: DeltaGenerator, texts: Texts, unit: Unit, used: float | None) 
 
 
 def _filters_label(texts: Texts) -> str:
-    get = st.session_state.get
-    names = ("tags", "folders", "taken_from", "taken_until", "caption_language", "written_by")
-    count = sum(bool(get(name)) for name in names)
+    count = sum(bool(st.session_state.get(name)) for name in session.FILTERS)
     return f"{texts.filters} ({count})" if count else texts.filters
 
 

@@ -20,6 +20,7 @@ import streamlit as st
 
 from capsearch.encoders.text import concepts
 from capsearch.engine.errors import CapsearchError, IndexBusy
+from capsearch.engine.evidence import SOURCES
 from capsearch.engine.query import Query
 from capsearch.engine.records import (
     GENERATED,
@@ -48,12 +49,6 @@ from capsearch.ui.web.texts import NAMES, Texts
 
 MAX_TAGS = 24
 _FAILED = "review_failed"  # session: why the last click changed nothing
-
-
-def show_descriptions(library: Library, texts: Texts, language: str, document: Document) -> None:
-    """Draw both; `language` is that of the page."""
-    _captions(library, texts, language, document)
-    _tags(texts, language, document.tags)
 
 
 def in_language_first(captions: Sequence[Caption], language: str) -> list[Caption]:
@@ -283,7 +278,8 @@ def _facts(view: View, document: Document) -> None:
     if hit is not None:
         _field(texts.score, grid.scores_line(hit.score, view.unit, hit.contributions))
         _evidence(texts, hit.contributions.log_odds)
-    show_descriptions(view.library, texts, view.language, document)
+    _captions(view.library, texts, view.language, document)
+    _tags(texts, view.language, document.tags)
     size = f"{record.width} × {record.height}, {human_bytes(record.size_bytes)}, {record.format}"
     _field(texts.size, size)
     if record.taken_at is not None:
@@ -300,27 +296,14 @@ def _facts(view: View, document: Document) -> None:
 
 
 def _evidence(texts: Texts, log_odds: Mapping[str, float]) -> None:
-    """What each source adds to the log-odds of relevance, in the order of `evidence_labels`."""
+    """What each source of evidence adds to the log-odds of relevance."""
     lines = [
-        f"{signed(log_odds[name])}  {label}"
-        for name, label in evidence_labels(texts).items()
+        f"{signed(log_odds[name])}  {getattr(texts, f'evidence_{name}')}"
+        for name in (*SOURCES, "prior")
         if name in log_odds
     ]
     if lines:
         _field(texts.evidence, "\n".join(lines))
-
-
-def evidence_labels(texts: Texts) -> Mapping[str, str]:
-    """The sources of evidence in the language of the page."""
-    return {
-        "image": texts.evidence_image,
-        "caption": texts.evidence_caption,
-        "generated": texts.evidence_generated,
-        "words": texts.evidence_words,
-        "generated_words": texts.evidence_generated_words,
-        "tag": texts.evidence_tag,
-        "prior": texts.evidence_prior,
-    }
 
 
 def signed(value: float) -> str:

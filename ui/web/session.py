@@ -1,19 +1,16 @@
-"""Keeps a PageState, the widgets that show it and the URL that stores it in step.
+"""The state of the page as one value, in step with the widgets that show it and the permalink.
 
-Widget values live in Streamlit's session state. A new visit fills them from the URL; every
-run reads them back and writes the URL.
-
-The state of the page as one value, and its form as URL parameters: the permalink.
-
-A URL may come from anyone, so invalid parameters are ignored.
+Widget values live in Streamlit's session state. A new visit fills them from the URL; every run
+reads them back and writes the URL. A URL may come from anyone, so invalid parameters are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any, Literal, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import streamlit as st
 
@@ -69,65 +66,12 @@ class PageState:
         return replace(self, pages=1, selected=None) == replace(other, pages=1, selected=None)
 
 
-def to_params(state: PageState) -> dict[str, str | list[str]]:
-    """The URL's parameters; defaults are left out."""
-    filters = state.filters
-    params: dict[str, str | list[str] | None] = {
-        "q": state.text,
-        "like": state.like,
-        "lang": state.language,
-        "mode": None if state.mode == "clm" else state.mode,
-        "weight": _number(state.weight),
-        "min": _number(state.min_score),
-        "tag": list(filters.tags),
-        "folder": list(filters.folders),
-        "from": filters.taken_from.isoformat() if filters.taken_from else None,
-        "until": filters.taken_until.isoformat() if filters.taken_until else None,
-        "captions": filters.caption_language,
-        "by": filters.written_by,
-        "pages": str(state.pages) if state.pages > 1 else None,
-        "view": state.selected,
-        "in": state.collection,
-        "hl": state.interface,
-    }
-    return {name: value for name, value in params.items() if value}
+class Param(NamedTuple):
+    """A field as a parameter of the URL: its name, and how its text is read (ValueError: not)."""
 
-
-def from_params(params: Params) -> PageState:
-    """The state that a URL's parameters describe."""
-    return PageState(
-        text=_first(params, "q", _text) or "",
-        like=_first(params, "like", str),
-        language=_first(params, "lang", _one_of(LANGUAGES)),
-        mode=_first(params, "mode", _mode) or "clm",
-        weight=_first(params, "weight", _fraction),
-        min_score=_first(params, "min", _fraction),
-        filters=_filters_of(params),
-        pages=_first(params, "pages", _pages) or 1,
-        selected=_first(params, "view", str),
-        collection=_first(params, "in", str),
-        interface=_first(params, "hl", _one_of(LANGUAGES)),
-    )
-
-
-def _filters_of(params: Params) -> Filters:
-    writers: tuple[Literal["people", "models"], ...] = ("people", "models")
-    return Filters(
-        folders=tuple(params.get("folder", ())),
-        tags=tuple(params.get("tag", ())),
-        taken_from=_first(params, "from", date.fromisoformat),
-        taken_until=_first(params, "until", date.fromisoformat),
-        caption_language=_first(params, "captions", _one_of(LANGUAGES)),
-        written_by=_first(params, "by", _one_of(writers)),
-    )
-
-
-def _first(params: Params, name: str, parse: Callable[[str], Value]) -> Value | None:
-    values = params.get(name) or ("",)
-    try:
-        return parse(values[0]) if values[0] else None
-    except ValueError:
-        return None
+    name: str
+    parse: Callable[[str], Any] = str
+    many: bool = False  # may be repeated; all texts are taken as they are
 
 
 def _one_of(choices: Sequence[Value]) -> Callable[[str], Value]:
@@ -143,10 +87,6 @@ def _mode(text: str) -> Mode:
     return MODE_NAMES[text]
 
 
-def _text(text: str) -> str:
-    return text[:MAX_TEXT]
-
-
 def _fraction(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:  # also refuses nan
@@ -158,8 +98,64 @@ def _pages(text: str) -> int:
     return min(max(int(text), 1), MAX_PAGES)
 
 
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:g}"
+# By the name of the field, which is the key of its widget, too.
+STATE: Mapping[str, Param] = {
+    "text": Param("q", lambda text: text[:MAX_TEXT]),
+    "like": Param("like"),
+    "language": Param("lang", _one_of(LANGUAGES)),
+    "mode": Param("mode", _mode),
+    "weight": Param("weight", _fraction),
+    "min_score": Param("min", _fraction),
+    "pages": Param("pages", _pages),
+    "selected": Param("view"),
+    "collection": Param("in"),
+    "interface": Param("hl", _one_of(LANGUAGES)),
+}
+FILTERS: Mapping[str, Param] = {
+    "tags": Param("tag", many=True),
+    "folders": Param("folder", many=True),
+    "taken_from": Param("from", date.fromisoformat),
+    "taken_until": Param("until", date.fromisoformat),
+    "caption_language": Param("captions", _one_of(LANGUAGES)),
+    "written_by": Param("by", _one_of(("people", "models"))),
+}
+
+
+def to_params(state: PageState) -> dict[str, str | list[str]]:
+    """The URL's parameters; defaults are left out."""
+    return {
+        param.name: _as_text(getattr(values, key))
+        for values, default, table in (
+            (state, PageState(), STATE),
+            (state.filters, Filters(), FILTERS),
+        )
+        for key, param in table.items()
+        if getattr(values, key) != getattr(default, key)
+    }
+
+
+def _as_text(value: object) -> str | list[str]:
+    if isinstance(value, tuple):
+        return list(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)  # dates: ISO 8601
+
+
+def from_params(params: Params) -> PageState:
+    """The state that a URL's parameters describe."""
+    return PageState(**_parsed(params, STATE), filters=Filters(**_parsed(params, FILTERS)))
+
+
+def _parsed(params: Params, table: Mapping[str, Param]) -> dict[str, Any]:
+    """The fields that are there and valid."""
+    parsed: dict[str, Any] = {}
+    for key, param in table.items():
+        texts = params.get(param.name, ())
+        with suppress(ValueError):
+            if param.many:
+                parsed[key] = tuple(texts)
+            elif texts and texts[0]:
+                parsed[key] = param.parse(texts[0])
+    return parsed
 
 
 MAX_HISTORY = 20
@@ -186,27 +182,18 @@ def begin(collections: Sequence[str]) -> None:
 
 def show(state: PageState) -> None:
     """Set all widgets. Streamlit allows it only before they are drawn or in a callback."""
-    filters = state.filters
-    values: dict[str, Any] = {
-        "text": state.text,
-        "like": state.like,
-        "language": state.language,
-        "mode": state.mode,
-        "tuned": state.weight is None,
-        "weight": DEFAULT_WEIGHT if state.weight is None else state.weight,
-        "default_cutoff": state.min_score is None,
-        "min_score": state.min_score or 0.0,
-        "tags": list(filters.tags),
-        "folders": list(filters.folders),
-        "taken_from": filters.taken_from,
-        "taken_until": filters.taken_until,
-        "caption_language": filters.caption_language,
-        "written_by": filters.written_by,
-        "pages": state.pages,
-        "selected": state.selected,
-        "interface": state.interface or language_of_locale(st.context.locale),
-    }
-    st.session_state.update(values, collection=state.collection)
+    filters = {key: getattr(state.filters, key) for key in FILTERS}
+    st.session_state.update(
+        {key: getattr(state, key) for key in STATE}
+        | {key: list(value) if FILTERS[key].many else value for key, value in filters.items()}
+        | {
+            "tuned": state.weight is None,
+            "weight": DEFAULT_WEIGHT if state.weight is None else state.weight,
+            "default_cutoff": state.min_score is None,
+            "min_score": state.min_score or 0.0,
+            "interface": state.interface or language_of_locale(st.context.locale),
+        }
+    )
     st.session_state["shown"] = _current()  # not `state`: a URL may name the browser's language
 
 
@@ -223,6 +210,9 @@ def read() -> PageState:
 
 def _current() -> PageState:
     get = st.session_state.get
+    filters: dict[str, Any] = {
+        key: tuple(get(key) or ()) if param.many else get(key) for key, param in FILTERS.items()
+    }
     return PageState(
         text=(get("text") or "").strip(),
         like=get("like"),
@@ -230,23 +220,11 @@ def _current() -> PageState:
         mode=get("mode") or "clm",
         weight=None if get("tuned") else get("weight"),
         min_score=None if get("default_cutoff") else get("min_score"),
-        filters=_filters(),
+        filters=Filters(**filters),
         pages=st.session_state["pages"],
         selected=get("selected"),
         collection=get("collection"),
         interface=_chosen_interface(),
-    )
-
-
-def _filters() -> Filters:
-    get = st.session_state.get
-    return Filters(
-        folders=tuple(get("folders") or ()),
-        tags=tuple(get("tags") or ()),
-        taken_from=get("taken_from"),
-        taken_until=get("taken_until"),
-        caption_language=get("caption_language"),
-        written_by=get("written_by"),
     )
 
 
@@ -282,7 +260,7 @@ def remember() -> None:
     """Put the text of the search box on top of this session's history."""
     text = (st.session_state["text"] or "").strip()
     if text:
-        earlier = [one for one in st.session_state["history"] if one != text]
+        earlier = [other for other in st.session_state["history"] if other != text]
         st.session_state["history"] = (text, *earlier)[:MAX_HISTORY]
 
 
@@ -302,7 +280,7 @@ def close_image() -> None:
 def toggle_chosen(image_id: str) -> None:
     """Select an image, or no longer."""
     chosen: tuple[str, ...] = st.session_state["chosen"]
-    others = tuple(one for one in chosen if one != image_id)
+    others = tuple(other for other in chosen if other != image_id)
     st.session_state["chosen"] = others if image_id in chosen else (*chosen, image_id)
 
 
@@ -358,7 +336,5 @@ def repeat() -> None:
 
 def reset_filters() -> None:
     """Remove all filters and return to the model's cut-off."""
-    st.session_state.update(
-        tags=[], folders=[], taken_from=None, taken_until=None, caption_language=None,
-        written_by=None, default_cutoff=True,
-    )  # fmt: skip
+    st.session_state.update({key: [] if param.many else None for key, param in FILTERS.items()})
+    st.session_state["default_cutoff"] = True
