@@ -320,10 +320,10 @@ class Library(AbstractContextManager["Library"]):
         if kind == "text":
             if not isinstance(output, str | os.PathLike):
                 raise ValueError("text files need a folder")
-            return exporting.text_files(collection, selection, Path(output))
+            return exporting.text_files(collection, selection, Path(output).expanduser())
         write = {"coco": exporting.coco, "csv": exporting.table}[kind]
         if isinstance(output, str | os.PathLike):
-            return _write_new(Path(output), lambda: write(collection, selection))
+            return _write_new(Path(output).expanduser(), lambda: write(collection, selection))
         output.write(write(collection, selection))
         return exporting.Exported(1, ())
 

@@ -61,7 +61,7 @@ BEHIND_THE_DOOR = {
     "capsearch.indexer.sources.scan.Skipped",
 }
 # Commands that train, measure and manage models import what they manage.
-MANAGES = re.compile(r"ui/cli/(bench|calibrate|models|progress|train)\w*\.py")
+MANAGES = re.compile(r"ui/cli/(bench|models|progress|train)\w*\.py")
 SQL = re.compile(
     r"\b(SELECT\s.+\sFROM\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s"
     r"|(CREATE|DROP|ALTER)\s+(TABLE|INDEX)\s|PRAGMA\s)",

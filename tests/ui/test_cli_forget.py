@@ -20,7 +20,6 @@ def usb(indexed: Path, run: Run, tmp_path: Path, image: Callable[..., Path]) -> 
 
 
 def test_a_dead_folder_is_named_and_forgotten(indexed: Path, run: Run, usb: Path) -> None:
-    """Issue 11, 3."""
     shutil.rmtree(usb)
     ran = run("index", "--strict")
     assert ran.code == 1
@@ -34,7 +33,7 @@ def test_a_dead_folder_is_named_and_forgotten(indexed: Path, run: Run, usb: Path
 def test_without_a_yes_nothing_is_forgotten(
     run: Run, usb: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 3: it shows how many images would go, and asks."""
+    """It shows how many images would go, and asks."""
     monkeypatch.setattr("click.confirm", lambda text, **_: "with 1 images" not in text)
     ran = run("forget", usb)
     assert (ran.code, ran.err) == (1, "nothing was changed\n")
@@ -66,7 +65,6 @@ def test_a_folder_in_a_cluster_is_forgotten(
 
 
 def test_exclude_is_shown_by_info(indexed: Path, run: Run) -> None:
-    """Issue 11, 3."""
     run("index", indexed, "--exclude", "*.webp")
     assert run("index", "--json").json["unchanged"] == 3
     assert run("info", "--json").json["excludes"] == {str(indexed): ["*.webp"]}
@@ -74,7 +72,6 @@ def test_exclude_is_shown_by_info(indexed: Path, run: Run) -> None:
 
 
 def test_prune_and_keep_missing(indexed: Path, run: Run) -> None:
-    """Issue 11, 2."""
     (indexed / "red.png").unlink()
     ran = run("index", "--keep-missing", "7")
     assert "1 images have no file any more; `capsearch index --prune` deletes" in ran.err
@@ -84,21 +81,20 @@ def test_prune_and_keep_missing(indexed: Path, run: Run) -> None:
 
 
 def test_confirm_removed(run: Run, usb: Path) -> None:
-    """Issue 11, 2."""
     (usb / "white.png").unlink()
     assert f"run `capsearch index --confirm-removed {usb}`" in run("index").err
     assert run("index", "--confirm-removed", usb, "--json").json["removed"] == 1
 
 
 def test_a_rebuild_of_everything_confirms_nothing(run: Run, usb: Path) -> None:
-    """Issue 11, 2: only a folder that is named with --rebuild may have lost its images."""
+    """Only a folder that is named with --rebuild may have lost its images."""
     (usb / "white.png").unlink()
     assert run("index", "--rebuild", "--json").json["removed"] == 0
     assert run("info", "--json").json["images"] == 5
 
 
 def test_an_index_in_the_folder_of_images_is_refused(image_folder: Path, run: Run) -> None:
-    """Issue 11, 1: `index P --index P`."""
+    """`index P --index P`."""
     ran = run("index", image_folder, "--index", image_folder)
     assert ran.code == 2
     assert "is neither empty nor an index" in ran.err

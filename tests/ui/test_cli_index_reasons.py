@@ -31,7 +31,6 @@ def thousand_heic(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_thousand_heic_files_are_one_line(thousand_heic: Path, run: Run) -> None:
-    """Issue 11, 17."""
     ran = run("index", thousand_heic)
     lines = [line for line in ran.err.splitlines() if line.startswith("skipped ")]
     assert len(lines) == 1
@@ -42,7 +41,6 @@ def test_a_thousand_heic_files_are_one_line(thousand_heic: Path, run: Run) -> No
 
 
 def test_verbose_and_json_name_every_file(thousand_heic: Path, run: Run) -> None:
-    """Issue 11, 17."""
     assert run("index", thousand_heic, "--verbose").err.count("\nskipped ") >= 999
     skipped = run("index", thousand_heic, "--json").json["skipped"]
     assert len(skipped) == 1000
@@ -50,7 +48,6 @@ def test_verbose_and_json_name_every_file(thousand_heic: Path, run: Run) -> None
 
 
 def test_reasons_that_differ_in_numbers_are_one_group() -> None:
-    """Issue 11, 17."""
     skipped = [Skipped(f"/{n}.jpg", f"truncated ({n * 1000} bytes)") for n in range(9)]
     assert [*skipped_lines([*skipped, Skipped("/a.png", "empty")])] == [
         "skipped 9 .jpg files: truncated (0 bytes) (first: /0.jpg)",
@@ -60,7 +57,7 @@ def test_reasons_that_differ_in_numbers_are_one_group() -> None:
 
 @pytest.mark.parametrize("suffix", [".jp2", ".psb", ".xcf", ".svg", ".eps", ".x3f"])
 def test_formats_that_are_not_read_are_named(image_folder: Path, run: Run, suffix: str) -> None:
-    """Issue 11, 17: never ignored without a word."""
+    """Never ignored without a word."""
     (image_folder / f"drawing{suffix}").write_bytes(b"x")
     [skipped] = run("index", image_folder, "--json").json["skipped"]
     assert f"{suffix} files are not read" in skipped["reason"]
@@ -68,13 +65,12 @@ def test_formats_that_are_not_read_are_named(image_folder: Path, run: Run, suffi
 
 @pytest.mark.parametrize("suffix", [".cr2", ".nef", ".dng", ".psd"])
 def test_raw_and_photoshop_files_are_looked_at(image_folder: Path, run: Run, suffix: str) -> None:
-    """Issue 11, 17."""
     (image_folder / f"broken{suffix}").write_bytes(b"x")
     assert "not an image" in run("index", image_folder, "--json").json["skipped"][0]["reason"]
 
 
 def test_all_already_indexed(image_folder: Path, run: Run) -> None:
-    """Issue 11, 17: "0 added" says why."""
+    """What "0 added" means."""
     assert "nothing added" not in run("index", image_folder).err
     assert "nothing added: all 4 images are already indexed" in run("index", image_folder).err
 
@@ -87,20 +83,18 @@ def test_some_indexed_the_others_skipped(image_folder: Path, run: Run) -> None:
 
 
 def test_no_image_files_found(tmp_path: Path, run: Run) -> None:
-    """Issue 11, 17."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").touch()
     assert "nothing added: no image files found" in run("index", tmp_path / "texts").err
 
 
 def test_all_excluded(image_folder: Path, run: Run) -> None:
-    """Issue 11, 17."""
     said = run("index", image_folder, "--exclude", "*").err
     assert "nothing added: --exclude left out all there is (4 files and folders)" in said
 
 
 def test_the_index_folder_itself(indexed: Path, run: Run, tmp_path: Path) -> None:
-    """Issue 11, 17; also 1: `index P --index P` said "0 added"."""
+    """`index P --index P` said "0 added"."""
     where = Path(run("index", "--json").json["index"])
     copy = shutil.copytree(where, tmp_path / "copy of the index")
     assert "is the index itself, whose files are not indexed" in run("index", where).err
@@ -108,7 +102,6 @@ def test_the_index_folder_itself(indexed: Path, run: Run, tmp_path: Path) -> Non
 
 
 def test_only_unsupported_formats(tmp_path: Path, run: Run) -> None:
-    """Issue 11, 17."""
     (tmp_path / "drawings").mkdir()
     (tmp_path / "drawings" / "a.svg").touch()
     assert (
@@ -120,7 +113,6 @@ def test_only_unsupported_formats(tmp_path: Path, run: Run) -> None:
 def test_the_scan_counts_while_it_runs(
     image_folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 17."""
     monkeypatch.setattr(scanning, "_FILES_A_COUNT", 2)
     real, seen = pipeline.index, list[tuple[int, int | None]]()
 
@@ -146,7 +138,6 @@ def test_the_decode_budget_is_set(
     options: tuple[str, ...],
     pixels: int,
 ) -> None:
-    """Issue 11, 13."""
     budgets: list[int] = []
     monkeypatch.setattr(pipeline.DECODING, "resize", budgets.append)
     assert run("index", image_folder, *options).code == 0

@@ -47,7 +47,7 @@ def test_info_without_an_index_names_the_command_that_makes_one(run: Run) -> Non
 def test_info_without_the_model_shows_everything_else_and_names_it(
     indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 19: `info` failed when the model was missing."""
+    """`info` failed when the model was missing."""
 
     def load(name: str | None = None) -> None:
         raise UnknownModel(f"no text model called '{name}'; there is: trio")

@@ -48,7 +48,7 @@ DIRECTION_CONTROLS = ["\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x20
 
 @pytest.mark.parametrize("hidden", [*DIRECTION_CONTROLS, "\x1b", "\x9b", "\x7f", "\udc9b"])
 def test_marks_isolates_and_undecodable_bytes_are_treated_like_escapes(hidden: str) -> None:
-    """Issue 11, 16: U+2066-2069 reached the terminal."""
+    """U+2066-2069 reached the terminal."""
     assert printable(f"a{hidden}b") == "a\ufffdb"
 
 
@@ -61,7 +61,7 @@ def test_line_breaks_are_spaces(separator: str) -> None:
 def test_json_escapes_them_and_loses_nothing(
     hidden: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Issue 11, 16: JSON escapes only what is below U+0020 by itself."""
+    """JSON escapes only what is below U+0020 by itself."""
     print_json([f"猫{hidden}"])
     shown = capsys.readouterr().out
     assert hidden not in shown
@@ -77,7 +77,7 @@ def test_json_escapes_them_and_loses_nothing(
 def test_escape_sequences_in_errors_do_not_reach_the_terminal(
     raised: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 16: only remarks and results were filtered."""
+    """Only remarks and results were filtered."""
 
     def fail(*arguments: object, **options: object) -> None:
         raise raised
@@ -97,7 +97,7 @@ def test_a_usage_error_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> No
 def test_escape_sequences_in_a_stage_do_not_reach_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 16: a stage may name a split of a data set."""
+    """A stage may name a split of a data set."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress_bar() as show:
         show(Progress("features of \x1b]0;owned\x07", 3, 10, None))

@@ -211,7 +211,7 @@ def test_a_run_whose_model_cannot_be_written_can_be_resumed(
         (["--loss", "hope"], "no loss called 'hope'"),
         (["--variant", "w3vv"], "no variant called 'w3vv'"),
         (["--backbone", "nobody"], "no backbone or clip model called 'nobody'"),
-        (["--name", "lite0"], "'lite0' is the name of a built-in model"),  # issue 11, 6
+        (["--name", "lite0"], "'lite0' is the name of a built-in model"),
         (["--name", "a/b"], "'a/b' cannot be a model's name; write a path as --output"),
     ],
 )

@@ -86,7 +86,7 @@ def test_an_address_with_a_password_is_not_passed_on(
 def test_the_printed_address_contains_a_new_token_at_every_start(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Issue 11, 15: there was no token."""
+    """There was no token."""
     tokens = set()
     for _ in range(2):
         main(["ui"])
@@ -101,7 +101,7 @@ def test_the_printed_address_contains_a_new_token_at_every_start(
 def test_the_browser_gets_a_token_of_its_own_that_works_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 15: other users can read a browser's command line."""
+    """Other users can read a browser's command line."""
     opened: list[str] = []
     monkeypatch.setattr(serve, "_open_browser", lambda url, *_: opened.append(url))
     main(["ui"])
@@ -123,7 +123,6 @@ def test_the_browser_opens_once_the_server_listens(monkeypatch: pytest.MonkeyPat
 def test_a_password_comes_from_the_option_or_the_environment(
     served: Served, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    """Issue 11, 15."""
     if not arguments:
         monkeypatch.setenv(PASSWORD_VARIABLE, "open sesame")
     assert main(["ui", *arguments]) == 0
@@ -135,7 +134,7 @@ def test_an_empty_password_is_refused(served: Served) -> None:
 
 
 def test_without_a_password_another_host_needs_the_token(served: Served) -> None:
-    """Issue 11, 15: everyone who could reach the address could view the images."""
+    """Everyone who could reach the address could view the images."""
     assert main(["ui", "--host", "0.0.0.0"]) == 0
     assert access(served).token
     assert socket.gethostname() in access(served).hosts
@@ -150,7 +149,6 @@ def test_indexing_for_everyone_and_names_are_passed_to_the_server(served: Served
 def test_the_users_streamlit_configuration_cannot_open_the_page_to_other_origins(
     served: Served,
 ) -> None:
-    """Issue 11, 15."""
     main(["ui"])
     for option in ("server.enableCORS", "server.enableXsrfProtection"):
         assert f"--{option}=true" in served.arguments

@@ -1,4 +1,4 @@
-"""Who may use the page: Host and Origin, tokens, passwords (issue 11, 15)."""
+"""Who may use the page: Host and Origin, tokens, passwords."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def texts(page: AppTest) -> list[str]:
 
 
 def test_on_this_machine_everyone_may_search_and_nobody_may_index(visit: Visit) -> None:
-    """Issue 11, 15: loopback was trusted, also behind a proxy and on a shared machine."""
+    """Loopback was trusted, also behind a proxy and on a shared machine."""
     page = visit()
     assert searches(page)
     assert not indexes(page)
@@ -111,7 +111,7 @@ def test_a_wrong_token_shows_a_plain_page_in_three_languages(visit: Visit, token
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.168.1.5", "::", None])
 def test_beyond_this_machine_everything_needs_a_secret(visit: Visit, address: str) -> None:
-    """Issue 11, 15: everyone who could reach the address could view the images."""
+    """Everyone who could reach the address could view the images."""
     page = visit(address)
     assert shows_nothing(page)
     assert texts(page) == ["capsearch", *(one.secret_needed for one in TEXTS.values())]
@@ -119,7 +119,7 @@ def test_beyond_this_machine_everything_needs_a_secret(visit: Visit, address: st
 
 
 def test_through_a_proxy_everything_needs_a_secret(visit: Visit) -> None:
-    """Issue 11, 15: to the server, a proxy's visitors come from this machine."""
+    """To the server, a proxy's visitors come from this machine."""
     page = visit(headers={"Host": "127.0.0.1:8501", "X-Forwarded-For": "203.0.113.9"})
     assert shows_nothing(page)
 
@@ -146,7 +146,7 @@ def test_a_server_started_without_any_secret_serves_this_machine_only(visit: Vis
 
 
 def test_another_name_of_this_server_is_refused(visit: Visit) -> None:
-    """Issue 11, 15: DNS rebinding."""
+    """DNS rebinding."""
     page = visit(token=TOKEN, headers={"Host": "evil.example:8501"})
     assert shows_nothing(page)
     assert texts(page) == ["capsearch", *(one.wrong_host for one in TEXTS.values())]
@@ -185,7 +185,7 @@ def test_names_have_to_be_known_and_addresses_not(host: str, allowed: bool) -> N
     ],
 )
 def test_only_the_pages_own_origin_is_allowed(origin: str, allowed: bool) -> None:
-    """Issue 11, 15: Streamlit accepts every origin on localhost, whatever its port."""
+    """Streamlit accepts every origin on localhost, whatever its port."""
     assert same_site({"Host": "localhost:8501", "Origin": origin}) == allowed
 
 

@@ -1,4 +1,4 @@
-"""Original files: which may leave, and in which form (issue 11, 19)."""
+"""Original files: which may leave, and in which form."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unzip(content: bytes) -> dict[str, bytes]:
 def test_the_original_has_the_bytes_of_the_file(
     library: Library, records: dict[str, ImageRecord], image_folder: Path
 ) -> None:
-    """Issue 11, 19: the page showed scaled copies only."""
+    """The page showed scaled copies only."""
     assert original(library, records["red.png"]) == image_folder / "red.png"
     assert read_original(library, records["red.png"]) == (image_folder / "red.png").read_bytes()
 
@@ -147,7 +147,6 @@ def test_unknown_images_are_left_out(library: Library, records: dict[str, ImageR
 def test_the_file_manager_opens_the_folder_and_learns_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 11, 19."""
     program = tmp_path / "bin" / ("open" if sys.platform == "darwin" else "xdg-open")
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/new; env >> {tmp_path}/new\n'

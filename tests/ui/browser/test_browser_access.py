@@ -1,4 +1,4 @@
-"""Tokens, passwords and other names of the server, in a real browser (issue 11, 15)."""
+"""Tokens, passwords and other names of the server, in a real browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def page(browser: Browser) -> Iterator[Page]:
 def test_the_token_disappears_from_the_address_bar_and_reaches_no_log(
     page: Page, collections: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Issue 11, 15."""
     log, times = tmp_path / "server.log", tmp_path / "times.jsonl"
     with serving(collections, TOY_PAGE, times, log=log) as address:
         page.goto(f"{address}/?token={TOKEN}&q=red")
@@ -57,7 +56,6 @@ def test_the_token_disappears_from_the_address_bar_and_reaches_no_log(
 def test_a_password_is_asked_for_and_the_permalink_is_kept(
     page: Page, collections: tuple[Path, Path]
 ) -> None:
-    """Issue 11, 15."""
     with serving(collections, TOY_PAGE, access=AccessSettings(password=PASSWORD)) as address:
         page.goto(f"{address}/?q=red")
         field = page.locator("input[type=password]")
@@ -72,7 +70,7 @@ def test_a_password_is_asked_for_and_the_permalink_is_kept(
 
 
 def test_another_name_for_this_machine_shows_nothing(page: Page, address: str) -> None:
-    """Issue 11, 15: DNS rebinding."""
+    """DNS rebinding."""
     page.goto(address.replace("127.0.0.1", REBOUND) + f"/?token={TOKEN}")
     expect(page.get_by_text("a name that the server does not know")).to_be_visible(**SLOWLY)
     assert page.locator("img, button[kind]").count() == 0
@@ -91,7 +89,7 @@ def other_server() -> Iterator[str]:
 def test_a_page_of_another_server_on_this_machine_sees_nothing(
     page: Page, address: str, other_server: str
 ) -> None:
-    """Issue 11, 15: Streamlit accepts every origin on this machine."""
+    """Streamlit accepts every origin on this machine."""
     message = BackMsg()
     message.rerun_script.query_string = f"token={TOKEN}"
     stream = address.replace("http", "ws") + "/_stcore/stream"

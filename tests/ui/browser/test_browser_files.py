@@ -1,4 +1,4 @@
-"""Originals, selection and exports in a real browser (issue 11, 19)."""
+"""Originals, selection and exports in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def download(page: Page, button: Locator) -> Download:
 def test_the_original_is_downloaded_with_its_name_and_bytes(
     visit: Visit, image_root: Path, query: str, name: str
 ) -> None:
-    """Issue 11, 19."""
     page = visit(q=query)
     page.get_by_role("button", name="Open image 1", exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -48,7 +47,6 @@ def test_the_original_is_downloaded_with_its_name_and_bytes(
 def test_several_images_are_selected_and_exported(
     visit: Visit, image_root: Path, tmp_path: Path
 ) -> None:
-    """Issue 11, 19."""
     page = visit(q="a red car", mode="cm")
     page.get_by_text("Select", exact=True).click()
     expect(page.get_by_text("0 selected")).to_be_visible(**SLOWLY)
@@ -91,7 +89,6 @@ def test_all_that_is_shown_can_be_selected_and_a_selection_outlives_a_search(vis
 def test_with_the_token_the_file_manager_is_asked_to_show_the_folder(
     page_of: Callable[..., Page], image_root: Path, tmp_path: Path
 ) -> None:
-    """Issue 11, 19."""
     program = tmp_path / "xdg-open"
     program.write_text(
         f'#!/bin/sh\necho "$1" > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/seen\n'

@@ -28,7 +28,7 @@ def run_browser_tests(tmp_path: Path, ci: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("ci", ["true", "1", "True"])
 def test_in_ci_they_fail_with_one_line(tmp_path: Path, ci: str) -> None:
-    """Issue 11: browser tests were skipped in CI, so nobody noticed that they never ran."""
+    """Browser tests were skipped in CI, so nobody noticed that they never ran."""
     ran = run_browser_tests(tmp_path, ci)
     assert ran.returncode == 1
     assert NO_CHROMIUM in ran.stdout.splitlines()
