@@ -13,11 +13,18 @@ The errors are in a tree: see `capsearch.engine.errors`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from capsearch.engine.errors import (
+# In a checkout the other folders lie beside this one, and not in it as when they are installed:
+# python that is started there finds this folder first.
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
+if os.path.isfile(os.path.join(_CHECKOUT, "pyproject.toml")):  # noqa: PTH113, PTH118
+    __path__.append(_CHECKOUT)
+
+from capsearch.engine.errors import (  # noqa: E402
     CapsearchError,
     DataProblem,
     IndexBusy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,17 @@ def test_importing_capsearch_imports_nothing_heavy() -> None:
     script = "import sys, capsearch; capsearch.CapsearchError; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert {name.split(".")[0] for name in ran.stdout.split()} & set(HEAVY) == set()
+
+
+def test_python_that_is_started_in_a_checkout_finds_all_folders() -> None:
+    root = Path(__file__).parents[1]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    script = "import capsearch.engine as e, capsearch.ui as u; print(e.__file__); print(u.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, text=True
+    )
+    files = [Path(line).resolve() for line in ran.stdout.splitlines()]
+    assert files == [root / "engine" / "__init__.py", root / "ui" / "__init__.py"], ran.stderr
 
 
 def test_opening_a_library_imports_neither_models_nor_stores() -> None:
