@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capsearch.benchmarks.settings import NamesOptions
 from capsearch.encoders.calibrate.collection import LabelledImages
 from capsearch.encoders.data.dataset import CaptionDataset
 from capsearch.encoders.data.labels import split_of
@@ -176,18 +177,7 @@ def asked(concepts: Mapping[str, Concept], language: str, kind: str) -> Iterator
             yield concept_id, text
 
 
-MIN_PHOTOS = 5  # of a concept that is asked for: P@5 can be 1
 TRAINED, HELD_OUT, BROADER = "trained on", "never trained on", "broader"
-
-
-@dataclass(frozen=True, slots=True)
-class NamesOptions:
-    """What is asked for, and by which scores."""
-
-    queries: str = "names"  # a key of QUERIES
-    min_photos: int = MIN_PHOTOS
-    all_concepts: bool = False  # the model was trained on all of them
-    cosine: bool = False  # by cosines alone, not by what a search ranks by
 
 
 DEFAULTS = NamesOptions()

@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from capsearch.benchmarks.settings import RetrievalOptions
 from capsearch.encoders.calibrate.collection import EncodedCaptions, encode_captions
 from capsearch.encoders.data.dataset import CaptionDataset, CaptionedImage
 from capsearch.encoders.data.features import FeatureCache, Report, load_features
@@ -73,15 +74,6 @@ def protocol_of(split: str) -> Protocol:
 
 Direction = Literal["t2i", "i2t"]
 DIRECTIONS: tuple[Direction, ...] = ("t2i", "i2t")
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalOptions:
-    """How to evaluate. `weight` None: the model's CLM weight for the query language."""
-
-    weight: float | None = None
-    all_descriptions: bool = False  # CL by the best of all captions, not by the first
-    unknown_words: bool = False  # only queries with a word outside the model's vocabulary
 
 
 DEFAULTS = RetrievalOptions()
@@ -201,14 +193,16 @@ def _caption_rows(
 ) -> Iterator[ResultRow]:
     """CL and CLM on the images described in `other`; nothing if none of them has a query."""
     descriptions = split.descriptions[other]
-    if not options.all_descriptions:
+    if options.descriptions == "first":
         descriptions = descriptions.first_of_each()
     images = np.unique(descriptions.image_rows)
     queries = split.queries[language].of_images(images)
     if not len(queries.image_rows):
         return
     documents = Documents(split.images[images], descriptions.among(images), other)
-    weight = model.text.convex(language).weight if options.weight is None else options.weight
+    weight = options.clm_weight
+    if weight is None:
+        weight = model.text.convex(language).weight
     for mode in ("cl", "clm"):
         scores = score_matrix(model, queries.queries(language), documents, mode, weight)
         row = ResultRow(split.name, language, mode, other, "t2i", 0, 0, {})

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsearch.benchmarks import scale, timing
+from capsearch.benchmarks.settings import SpeedRun
 from capsearch.benchmarks.timing import (
     CAPSEARCH,
     PYTHON,
@@ -63,47 +64,37 @@ PEER_BATCHES, PEER_SIZE = (1, 8, 32), 224
 _INDEXING_REPEATS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The model to measure (None: the built-in one), and how often to repeat a measurement."""
-
-    model: str | None = None
-    repeats: int = 15
-    sizes: tuple[int, ...] = scale.SIZES  # images of the collections of `scale`
-    report: Callable[[str], None] = lambda _: None
-
-
-def measure_command(settings: Settings) -> Iterator[Measurement]:
+def measure_command(options: SpeedRun) -> Iterator[Measurement]:
     """`capsearch query` in a new process, compared with starting Python and importing torch."""
     with TemporaryDirectory() as folder:
-        index = _small_index(Path(folder), settings.model)
+        index = _small_index(Path(folder), options.model)
         actions = {"python -c pass": partial(run, [*PYTHON, "pass"])}
         if find_spec("torch") is not None:
             actions["python -c 'import torch'"] = partial(run, [*PYTHON, "import torch"])
         for language in timing.WORDS:
             actions[f"capsearch query, {language}"] = partial(run, query_command(index, language))
-        taken = rounds(actions, settings.repeats)
+        taken = rounds(actions, options.repeats)
     lines = {name: latency("command", name, seconds) for name, seconds in taken.items()}
     baseline = lines.get("python -c 'import torch'", lines["python -c pass"])
     for name, line in lines.items():
         yield line if name == baseline.name else line.against(baseline)
 
 
-def measure_text(settings: Settings) -> Iterator[Measurement]:
+def measure_text(options: SpeedRun) -> Iterator[Measurement]:
     """Encoding queries, in a separate process with one thread."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # read only when a process loads its numeric libraries
     try:
-        yield from alone(_text_on_one_core, settings)
+        yield from alone(_text_on_one_core, options)
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _text_on_one_core(settings: Settings) -> tuple[Measurement, ...]:
+def _text_on_one_core(options: SpeedRun) -> tuple[Measurement, ...]:
     if sys.platform == "linux":  # elsewhere only ONE_THREAD limits the libraries
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    return tuple(time_text(registry.load(settings.model).text, settings.repeats))
+    return tuple(time_text(registry.load(options.model).text, options.repeats))
 
 
 def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
@@ -126,10 +117,10 @@ def time_text(encoder: TextEncoder, repeats: int) -> Iterator[Measurement]:
         yield rate("text", f"batches of {len(texts)}, {language}", [len(texts)] * repeats, batch)
 
 
-def measure_images(settings: Settings) -> Iterator[Measurement]:
+def measure_images(options: SpeedRun) -> Iterator[Measurement]:
     """Images per second: every built-in backbone, or the one of the chosen model."""
-    for encoder in _image_encoders(settings.model):
-        yield from time_images(encoder, timing.synthetic_images(BATCH), settings.repeats)
+    for encoder in _image_encoders(options.model):
+        yield from time_images(encoder, timing.synthetic_images(BATCH), options.repeats)
 
 
 def _image_encoders(model: str | None) -> Iterator[ImageEncoder | ImageNetwork]:
@@ -159,13 +150,13 @@ def time_images(
     )
 
 
-def measure_describe(settings: Settings) -> Iterator[Measurement]:
+def measure_describe(options: SpeedRun) -> Iterator[Measurement]:
     """Tags and captions of a batch of images, compared with the pass of their backbone."""
-    model = registry.load(settings.model)
+    model = registry.load(options.model)
     pixels = [
         decode(file, model.image.preprocess).pixels for file in timing.synthetic_images(BATCH)
     ]
-    yield from time_describe(model.image.feature_maps, model.enricher(), pixels, settings.repeats)
+    yield from time_describe(model.image.feature_maps, model.enricher(), pixels, options.repeats)
 
 
 def time_describe(
@@ -192,11 +183,11 @@ def time_describe(
         yield line.against(baseline)
 
 
-def measure_search(settings: Settings) -> Iterator[Measurement]:
+def measure_search(options: SpeedRun) -> Iterator[Measurement]:
     """The ten best of 10,000 and of 100,000 vectors, compared with brute force in numpy."""
-    dimension = registry.load(settings.model).image.dimension
+    dimension = registry.load(options.model).image.dimension
     for count in SIZES:
-        yield from time_search(timing.vectors(count, dimension), settings.repeats)
+        yield from time_search(timing.vectors(count, dimension), options.repeats)
 
 
 def time_search(vectors: Vectors, repeats: int) -> Iterator[Measurement]:
@@ -244,12 +235,12 @@ class Instant:
         return np.zeros((len(pixels), self.encoder.feature_dimension), np.float32)
 
 
-def measure_indexing(settings: Settings) -> Iterator[Measurement]:
+def measure_indexing(options: SpeedRun) -> Iterator[Measurement]:
     """The parts of indexing and the whole, compared with what CLIP tools such as rclip do.
 
     These open images with Pillow and encode them by ViT-B/32 in torch, batch by batch.
     """
-    model, repeats = registry.load(settings.model), min(settings.repeats, _INDEXING_REPEATS)
+    model, repeats = registry.load(options.model), min(options.repeats, _INDEXING_REPEATS)
     for size, count in INDEXED:
         with TemporaryDirectory() as folder:
             files = written(Path(folder), size, count)
@@ -366,12 +357,13 @@ def _decoded(model: Model, files: Sequence[ImageFile]) -> list[Pixels]:
     return [decoded.pixels for decoded in prepared if decoded is not None]
 
 
-def measure_scale(settings: Settings) -> Iterator[Measurement]:
+def measure_scale(options: SpeedRun) -> Iterator[Measurement]:
     """Large collections; they take ten gigabytes of the user's cache directory."""
-    return scale.measure(settings.model, settings.sizes, settings.report)
+    sizes = options.size or scale.SIZES
+    return scale.measure(options.model, sizes, partial(print, file=sys.stderr))
 
 
-PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
+PARTS: Mapping[str, Callable[[SpeedRun], Iterator[Measurement]]] = {
     "command": measure_command,
     "text": measure_text,
     "images": measure_images,
@@ -383,11 +375,11 @@ PARTS: Mapping[str, Callable[[Settings], Iterator[Measurement]]] = {
 ON_REQUEST = ("scale",)  # takes half an hour when it is first run
 
 
-def measure(parts: Sequence[str], settings: Settings) -> Iterator[Measurement]:
-    """Measure these parts, in the order of PARTS; if none is given, all but ON_REQUEST."""
+def measure(options: SpeedRun) -> Iterator[Measurement]:
+    """Measure the parts asked for, in the order of PARTS; if none is, all but ON_REQUEST."""
     for name, part in PARTS.items():
-        if name in parts or not (parts or name in ON_REQUEST):
-            yield from part(settings)
+        if name in options.part or not (options.part or name in ON_REQUEST):
+            yield from part(options)
 
 
 FIGURES = Path(__file__).with_name("figures.json")

@@ -22,16 +22,17 @@ def option(
     default: Any = MISSING,
     *,
     least: float | None = None,
-    exists: Literal["path", "folder", "file"] | None = None,
+    most: float | None = None,
+    exists: Literal["path", "folder", "file", "new file"] | None = None,
     metavar: str | None = None,
 ) -> Any:
     """A field that is an option of a command; required without a default.
 
-    `least`: the smallest number it takes. `exists`: what must be at its path, if anything must.
+    `least`, `most`: the numbers it takes. `exists`: what must be at its path, if anything must.
     """
     return field(
         default=default,
-        metadata={"help": help, "least": least, "exists": exists, "metavar": metavar},
+        metadata={"help": help, "least": least, "most": most, "exists": exists, "metavar": metavar},
     )
 
 

@@ -81,5 +81,5 @@ def test_speed_as_json_names_the_machine(monkeypatch, capsys):
 
 
 def test_the_command_accepts_every_part():
-    (option,) = (one for one in bench.speed.params if one.name == "parts")
+    (option,) = (one for one in bench.speed.params if one.name == "part")
     assert list(option.type.choices) == list(speed.PARTS)

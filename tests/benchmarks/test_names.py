@@ -11,7 +11,8 @@ import pytest
 from toys import png
 
 from capsearch.benchmarks import names as name_queries
-from capsearch.benchmarks.names import NamesOptions, at_most, evaluate
+from capsearch.benchmarks.names import at_most, evaluate
+from capsearch.benchmarks.settings import NamesOptions
 from capsearch.encoders.calibrate.collection import encode_labelled
 from capsearch.encoders.data.dataset import read_labelled
 from capsearch.encoders.data.labels import split_of_photo
@@ -100,7 +101,7 @@ class TestFigures:
 
     def test_other_queries_are_compared_with_the_commonest_name(self, fake_model, tmp_path):
         pool = encode_labelled(fake_model, write_set(tmp_path))
-        rows = evaluate(fake_model, pool, NamesOptions("templates", min_photos=2))
+        rows = evaluate(fake_model, pool, NamesOptions(queries="templates", min_photos=2))
         assert find(rows, "ja", "trained on").figures["same10"].value == 1
         rows = evaluate(fake_model, pool, NamesOptions(min_photos=2))
         assert np.isnan(find(rows, "ja", "trained on").figures["same10"].value)
@@ -177,5 +178,5 @@ class TestCommand:
     def test_the_command_accepts_every_kind_of_query(self):
         from capsearch.ui.cli.bench import names
 
-        (option,) = (one for one in names.params if one.name == "kind")
+        (option,) = (one for one in names.params if one.name == "queries")
         assert list(option.type.choices) == list(name_queries.QUERIES)

@@ -55,7 +55,7 @@ def test_the_command_names_what_is_slower_and_fails(monkeypatch, tmp_path, ratio
     path.write_text(json.dumps({"measurements": [stored]}))
     committed = speed.committed
     monkeypatch.setattr(speed, "committed", lambda: committed(path))
-    monkeypatch.setattr(speed, "measure", lambda parts, settings: iter([line(ratio)]))
+    monkeypatch.setattr(speed, "measure", lambda options: iter([line(ratio)]))
     done = CliRunner().invoke(bench.command, ["speed", "--check"])
     assert done.exit_code == status
     assert ("slower: index: 0.9 x numpy, was 0.3 x" in done.output) == bool(status)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from toys import IMAGES, write_split
 
-from capsearch.benchmarks.retrieval import RetrievalOptions, encode_split, evaluate, protocol_of
+from capsearch.benchmarks.retrieval import encode_split, evaluate, protocol_of
+from capsearch.benchmarks.settings import RetrievalOptions
 from capsearch.encoders.data import features as features_module
 from capsearch.encoders.data.features import FeatureCache, cache_key, load_features
 from capsearch.engine.errors import DataProblem
@@ -114,7 +115,7 @@ class TestFigures:
 
     def test_a_weight_of_one_is_cl_and_of_zero_is_cm(self, fake_model, data):
         split = encode_split(fake_model, data)
-        only_cl = evaluate(fake_model, split, RetrievalOptions(weight=1.0))
+        only_cl = evaluate(fake_model, split, RetrievalOptions(clm_weight=1.0))
         assert find(only_cl, "zh", "clm", "en").figures == find(only_cl, "zh", "cl", "en").figures
 
     def test_all_descriptions_may_match_better_than_the_first(self, fake_model, tmp_path):
@@ -124,7 +125,7 @@ class TestFigures:
         ]
         split = encode_split(fake_model, write_split(tmp_path, "two", images))
         first = evaluate(fake_model, split)
-        every = evaluate(fake_model, split, RetrievalOptions(all_descriptions=True))
+        every = evaluate(fake_model, split, RetrievalOptions(descriptions="all"))
         assert find(first, "zh", "cl", "en").figures["r1"].value == 1 / 2
         assert find(every, "zh", "cl", "en").figures["r1"].value == 1
 

@@ -9,6 +9,7 @@ import pytest
 
 from capsearch.benchmarks import scale, speed, timing
 from capsearch.benchmarks.report import speed_table
+from capsearch.benchmarks.settings import SpeedRun
 from capsearch.benchmarks.timing import Measurement, latency, machine, rate, rounds
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import ModelSummary
@@ -96,12 +97,12 @@ class TestParts:
         monkeypatch.setattr(
             registry, "load_backbone", lambda name: replace(fake_model.image, backbone=name)
         )
-        names = {line.name for line in speed.measure_images(speed.Settings(repeats=1))}
+        names = {line.name for line in speed.measure_images(SpeedRun(repeats=1))}
         assert names == {"quick: decoding alone", "quick: decoded and encoded"}
 
     def test_a_model_given_by_name_is_measured_with_its_own_backbone(self, fake_model, monkeypatch):
         monkeypatch.setattr(registry, "load", lambda name: fake_model)
-        lines = tuple(speed.measure_images(speed.Settings("mine", repeats=1)))
+        lines = tuple(speed.measure_images(SpeedRun(model="mine", repeats=1)))
         assert lines[0].name == "toy: decoding alone"
 
     def test_the_baseline_of_the_vector_index_is_numpy(self):
@@ -120,7 +121,7 @@ class TestParts:
     def test_parts_can_be_chosen(self, monkeypatch):
         line = Measurement("text", "x", "ms", 1.0, 2.0, 3)
         monkeypatch.setattr(speed, "PARTS", {"text": lambda _: iter([line]), "images": None})
-        assert list(speed.measure(["text"], speed.Settings())) == [line]
+        assert list(speed.measure(SpeedRun(part=("text",)))) == [line]
 
 
 def test_the_table_names_baseline_and_machine():

@@ -5,26 +5,35 @@ Each command reads data, asks a module of `capsearch.benchmarks` and prints its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from capsearch.ui.cli.options import cache_option, data_option, json_option, model_option
+from capsearch.benchmarks.settings import (
+    CaptionRun,
+    DataOptions,
+    EvidenceRun,
+    LimitOptions,
+    NamesRun,
+    RetrievalRun,
+    SpeedRun,
+    TagsRun,
+)
+from capsearch.ui.cli.declared import declared_by
+from capsearch.ui.cli.options import json_option
 from capsearch.ui.cli.terminal import print_json, print_table, remark
 
 if TYPE_CHECKING:
     from capsearch.benchmarks.captions import CaptionRow, TagRow
     from capsearch.benchmarks.report import Table
-    from capsearch.benchmarks.retrieval import ResultRow, RetrievalOptions
+    from capsearch.benchmarks.retrieval import ResultRow
     from capsearch.encoders.data.dataset import CaptionDataset
     from capsearch.encoders.data.features import FeatureCache
     from capsearch.encoders.models.captioner import BuiltInCaptioner
     from capsearch.encoders.models.registry import Model
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 RETRIEVAL_EXAMPLES = """\b
 Examples:
@@ -106,124 +115,73 @@ Figures are compared with a baseline measured in the same run, because machines 
 """
 
 
-def count_option(name: str, help: str, **more: Any) -> Callable[[F], F]:
-    """A number of things, at least one."""
-    more = {"type": click.IntRange(min=1), "metavar": "N", **more}
-    return click.option(name, help=help, show_default="default" in more, **more)
-
-
-def plot_option(what: str) -> Callable[[F], F]:
-    """A file for a plot beside the table."""
-    return click.option(
-        "--plot",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=f"Also plot {what} (.png, .svg or .pdf); needs capsearch[bench].",
-    )
-
-
-def split_option(**more: Any) -> Callable[[F], F]:
-    """The images to measure on."""
-    repeated = " Repeatable." if "multiple" in more else ""
-    help = f"Split of the data to evaluate on.{repeated}"
-    return click.option("--split", help=help, show_default="default" in more, **more)
-
-
-models_option: Callable[[F], F] = click.option(
-    "--model",
-    "names",
-    multiple=True,
-    required=True,
-    metavar="NAME",
-    help="Name or path (./DIR) of a trained model. Repeatable.",
-)
-limit_option: Callable[[F], F] = count_option("--limit", "Use only the first N images.")
-enriched_option: Callable[[F], F] = click.option(
-    "--enriched",
-    is_flag=True,
-    help="Let the model's captioner and tagger describe the images first, as `capsearch index` "
-    "does: what they write is evidence, too.",
-)
-
-
 @click.group()
 def command() -> None:
     """Measure the quality of retrieval, captions and tags, and speed."""
 
 
 @command.command(epilog=RETRIEVAL_EXAMPLES)
-@data_option
-@split_option(multiple=True, required=True)
-@model_option
-@click.option(
-    "--clm-weight",
-    type=click.FloatRange(0, 1),
-    help="Weight of CL in CLM.  [default: the model's, tuned for each language]",
-)
-@click.option(
-    "--descriptions",
-    type=click.Choice(["first", "all"]),
-    default="first",
-    show_default=True,
-    help="Captions that CL searches: the first of each image, as in the paper, or all of them.",
-)
-@click.option(
-    "--unknown-words",
-    is_flag=True,
-    help="Use only queries that contain a word outside the model's vocabulary.",
-)
-@count_option("--limit", "Use only the first N images of each split.")
-@cache_option
-@plot_option("text-to-image MRR")
+@declared_by(RetrievalRun)
 @json_option
-def retrieval(
-    sources: tuple[Path, ...],
-    split: tuple[str, ...],
-    name: str | None,
-    clm_weight: float | None,
-    descriptions: str,
-    unknown_words: bool,
-    limit: int | None,
-    cache: Path | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def retrieval(run: RetrievalRun, as_json: bool) -> None:
     """Measure how well captions retrieve their images, and images their captions."""
     from capsearch.benchmarks import report
-    from capsearch.benchmarks.retrieval import RetrievalOptions
     from capsearch.encoders.models import registry
 
-    report.check_plot(plot)
-    model = registry.load(name)
-    options = RetrievalOptions(clm_weight, descriptions == "all", unknown_words)
-    rows = [
-        row
-        for split_name in dict.fromkeys(split)
-        for row in _retrieval(model, _read(sources, split_name, limit), _features(cache), options)
-    ]
-    _show(
-        (record for row in rows for record in row.records()), as_json, report.retrieval_tables(rows)
-    )
-    if plot is not None:
-        report.save_plot(rows, plot)
-        remark(f"plot: {plot}")
+    report.check_plot(run.plot)
+    model = registry.load(run.model)
+    rows = [row for split in dict.fromkeys(run.split) for row in _retrieval(model, run, split)]
+    records = (record for row in rows for record in row.records())
+    _show(records, as_json, report.retrieval_tables(rows))
+    if run.plot is not None:
+        report.save_plot(rows, run.plot)
+        remark(f"plot: {run.plot}")
 
 
-def _retrieval(
-    model: Model, data: CaptionDataset, cache: FeatureCache, options: RetrievalOptions
-) -> tuple[ResultRow, ...]:
+def _retrieval(model: Model, run: RetrievalRun, split: str) -> tuple[ResultRow, ...]:
     from capsearch.benchmarks.retrieval import encode_split, evaluate
     from capsearch.ui.cli.progress import stage_progress
 
-    (split,) = data.splits
+    data = _read(run, split)
     remark(f"{split}: {len(data):,} images, model {model.name}")
     with stage_progress(split) as report:
-        encoded = encode_split(model, data, cache, report, options.unknown_words)
+        encoded = encode_split(model, data, _features(run), report, run.unknown_words)
     _warn_unreadable(len(data) - len(encoded.images))
     for language in data.languages:
         if language not in encoded.languages:
             remark(f"warning: no queries in {language}")
-    return evaluate(model, encoded, options)
+    return evaluate(model, encoded, run)
+
+
+@command.command(epilog=EVIDENCE_EXAMPLES)
+@declared_by(EvidenceRun)
+@json_option
+def evidence(run: EvidenceRun, as_json: bool) -> None:
+    """Measure how images with and without captions are ranked, and what the cut-off leaves."""
+    from capsearch.benchmarks import evidence as measure
+    from capsearch.benchmarks.report import evidence_tables
+    from capsearch.encoders.calibrate.collection import NO_HEADS, encode_images
+    from capsearch.encoders.models import registry
+    from capsearch.encoders.models.text import stored_evidence
+    from capsearch.ui.cli.progress import stage_progress
+
+    shares = _shares(run.captioned_share)
+    model = registry.load(run.model)
+    stored = stored_evidence(model)
+    remark(f"{run.split}, model {model.name}")
+    heads = model.enricher() if run.enriched else NO_HEADS
+    with stage_progress(run.split) as report:
+        data = encode_images(model, _read(run, run.split), _features(run), report, heads)
+    data = replace(data, classifiers=stored.classifiers)
+    rows = list(measure.shares(model, stored.bank, data, shares, run.captions))
+    named = list(measure.names(model, stored.bank, data)) if any(data.objects) else []
+    absent = list(measure.absent(model, stored.bank, data))
+    records = {
+        "shares": list(map(asdict, rows)),
+        "names": list(map(asdict, named)),
+        "sentences": list(map(asdict, absent)),
+    }
+    _show(records, as_json, evidence_tables(rows, named, absent))
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -236,196 +194,60 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-@command.command(epilog=EVIDENCE_EXAMPLES)
-@data_option
-@split_option(required=True)
-@model_option
-@click.option(
-    "--captioned-share",
-    "shares",
-    type=_shares,
-    default="0,0.02,0.1,0.5,0.9,1",
-    show_default=True,
-    metavar="SHARE,...",
-    help="Shares of the images that have captions.",
-)
-@click.option(
-    "--captions",
-    type=click.IntRange(1, 5),
-    default=1,
-    show_default=True,
-    help="Captions of each captioned image, at most.",
-)
-@enriched_option
-@limit_option
-@cache_option
-@json_option
-def evidence(
-    sources: tuple[Path, ...],
-    split: str,
-    name: str | None,
-    shares: tuple[float, ...],
-    captions: int,
-    enriched: bool,
-    limit: int | None,
-    cache: Path | None,
-    as_json: bool,
-) -> None:
-    """Measure how images with and without captions are ranked, and what the cut-off leaves."""
-    from capsearch.benchmarks import evidence as measure
-    from capsearch.benchmarks.report import evidence_tables
-    from capsearch.encoders.calibrate.collection import NO_HEADS, encode_images
-    from capsearch.encoders.models import registry
-    from capsearch.encoders.models.text import stored_evidence
-    from capsearch.ui.cli.progress import stage_progress
-
-    model = registry.load(name)
-    stored = stored_evidence(model)
-    remark(f"{split}, model {model.name}")
-    heads = model.enricher() if enriched else NO_HEADS
-    with stage_progress(split) as report:
-        data = encode_images(
-            model, _read(sources, split, limit), _features(cache), report, enricher=heads
-        )
-    data = replace(data, classifiers=stored.classifiers)
-    rows = list(measure.shares(model, stored.bank, data, shares, captions))
-    named = list(measure.names(model, stored.bank, data)) if any(data.objects) else []
-    absent = list(measure.absent(model, stored.bank, data))
-    records = {
-        "shares": list(map(asdict, rows)),
-        "names": list(map(asdict, named)),
-        "sentences": list(map(asdict, absent)),
-    }
-    _show(records, as_json, evidence_tables(rows, named, absent))
-
-
 @command.command(epilog=NAMES_EXAMPLES)
-@data_option
-@model_option
-@click.option(
-    "--queries",
-    "kind",
-    type=click.Choice(["names", "synonyms", "templates", "spellings"]),
-    default="names",
-    show_default=True,
-    help="What is asked for each concept.",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["test", "val"]),
-    default="test",
-    show_default=True,
-    help="Photographs and concepts held out: val to choose models, test to report them.",
-)
-@count_option("--per-label", "Use only the first N photographs of each label.")
-@count_option("--min-photos", "Ask only for concepts with N photographs.", default=5)
-@click.option(
-    "--all-concepts",
-    is_flag=True,
-    help="The model was trained with --all-concepts: photographs are held out, no concept is.",
-)
-@click.option(
-    "--cosine", is_flag=True, help="Rank by the cosine alone, not by what a search ranks by."
-)
-@enriched_option
-@cache_option
+@declared_by(NamesRun)
 @json_option
-def names(
-    sources: tuple[Path, ...],
-    name: str | None,
-    kind: str,
-    split: str,
-    per_label: int | None,
-    min_photos: int,
-    all_concepts: bool,
-    cosine: bool,
-    enriched: bool,
-    cache: Path | None,
-    as_json: bool,
-) -> None:
+def names(run: NamesRun, as_json: bool) -> None:
     """Measure how well names of things find photographs of them, trained on or not."""
-    from capsearch.benchmarks.names import NamesOptions, at_most, evaluate
+    from capsearch.benchmarks.names import at_most, evaluate
     from capsearch.benchmarks.report import names_table
     from capsearch.encoders.calibrate.collection import NO_HEADS, encode_labelled
     from capsearch.encoders.data.dataset import read_labelled
     from capsearch.encoders.models import registry
     from capsearch.ui.cli.progress import stage_progress
 
-    model = registry.load(name)
-    data = read_labelled(sources, all_concepts).split(split)
-    if per_label is not None:
-        data = at_most(data, per_label)
-    remark(f"{split}: {len(data):,} photographs, model {model.name}")
-    heads = model.enricher() if enriched else NO_HEADS
+    model = registry.load(run.model)
+    data = read_labelled(run.data, run.all_concepts).split(run.split)
+    if run.per_label is not None:
+        data = at_most(data, run.per_label)
+    remark(f"{run.split}: {len(data):,} photographs, model {model.name}")
+    heads = model.enricher() if run.enriched else NO_HEADS
     with stage_progress("photographs") as report:
-        photos = encode_labelled(model, data, _features(cache), report, heads)
+        photos = encode_labelled(model, data, _features(run), report, heads)
     _warn_unreadable(len(data) - len(photos.data.images))
-    rows = evaluate(model, photos, NamesOptions(kind, min_photos, all_concepts, cosine))
+    rows = evaluate(model, photos, run)
     _show((record for row in rows for record in row.records()), as_json, [names_table(rows)])
 
 
 @command.command(epilog=CAPTION_EXAMPLES)
-@data_option
-@split_option(default="val")
-@models_option
-@click.option(
-    "--train-split",
-    default="train",
-    show_default=True,
-    help="Split whose captions the nearest-neighbour baseline repeats.",
-)
-@click.option("--no-baseline", is_flag=True, help="Leave the nearest-neighbour baseline out.")
-@count_option("--beam", "Hypotheses of the beam search; 1 is greedy.  [default: the model's]")
-@click.option(
-    "--examples",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Captions to print for each model and language.",
-)
-@limit_option
-@cache_option
-@plot_option("the models' training")
+@declared_by(CaptionRun)
 @json_option
-def caption(
-    sources: tuple[Path, ...],
-    split: str,
-    names: tuple[str, ...],
-    train_split: str,
-    no_baseline: bool,
-    beam: int | None,
-    examples: int,
-    limit: int | None,
-    cache: Path | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def caption(run: CaptionRun, as_json: bool) -> None:
     """Measure generated captions: BLEU, METEOR, ROUGE-L and CIDEr-D."""
     from capsearch.benchmarks import captions, report
-    from capsearch.encoders.data.features import default_cache
     from capsearch.encoders.models import registry
     from capsearch.encoders.train.activations import load_feature_maps
     from capsearch.encoders.train.caption_metrics import has_java
     from capsearch.ui.cli.progress import stage_progress
 
-    report.check_plot(plot)
-    folder, data = cache or default_cache(), _read(sources, split, limit)
+    report.check_plot(run.plot)
+    folder, data = _features(run).folder, _read(run, run.split)
     rows: list[CaptionRow] = []
     baselines: set[str] = set()
-    for name in dict.fromkeys(names):
-        captioner = _searching(registry.load_captioner(name), beam)
+    for name in dict.fromkeys(run.model):
+        captioner = _searching(registry.load_captioner(name), run.beam)
         backbone = registry.load_backbone(str(captioner.card["backbone"]))
-        with stage_progress(split) as progress:
+        with stage_progress(run.split) as progress:
             images = load_feature_maps(backbone, data, folder, progress)
-        if not no_baseline and backbone.digest not in baselines:
+        if not run.no_baseline and backbone.digest not in baselines:
             baselines.add(backbone.digest)
             # The baseline knows as many images as the captioner was trained on.
             trained = captioner.card.get("training", {}).get("images")
-            train = _read(sources, train_split, trained and int(trained))
-            with stage_progress(train_split) as progress:
+            train = _read(replace(run, limit=trained and int(trained)), run.train_split)
+            with stage_progress(run.train_split) as progress:
                 known = load_feature_maps(backbone, train, folder, progress)
             rows += captions.nearest_neighbour(known, images, captioner.languages)
-        rows += captions.evaluate(captioner, backbone, images, examples)
+        rows += captions.evaluate(captioner, backbone, images, run.examples)
     if not has_java():
         remark("METEOR is left out: it needs Java, which is not installed")
     _show(map(asdict, rows), as_json, report.caption_tables(rows))
@@ -433,7 +255,7 @@ def caption(
         for row in rows:
             for image, text in row.examples:
                 click.echo(f"{row.model}  {row.language}  {image}  {text}")
-    _save_curves(names, "captioner", plot)
+    _save_curves(run.model, "captioner", run.plot)
 
 
 def _searching(captioner: BuiltInCaptioner, beam: int | None) -> BuiltInCaptioner:
@@ -441,24 +263,9 @@ def _searching(captioner: BuiltInCaptioner, beam: int | None) -> BuiltInCaptione
 
 
 @command.command(epilog=TAGS_EXAMPLES)
-@data_option
-@split_option(default="val")
-@models_option
-@limit_option
-@count_option("--most", "Only the N most frequent tags of each language; COCO-CN has 655.")
-@cache_option
-@plot_option("the models' training")
+@declared_by(TagsRun)
 @json_option
-def tags(
-    sources: tuple[Path, ...],
-    split: str,
-    names: tuple[str, ...],
-    limit: int | None,
-    most: int | None,
-    cache: Path | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def tags(run: TagsRun, as_json: bool) -> None:
     """Measure tags: precision, recall and F at five, and calibration."""
     from capsearch.benchmarks import report
     from capsearch.benchmarks.captions import evaluate_tags
@@ -467,90 +274,58 @@ def tags(
     from capsearch.encoders.models.image import check_backbone
     from capsearch.ui.cli.progress import stage_progress
 
-    report.check_plot(plot)
-    data = _read(sources, split, limit)
+    report.check_plot(run.plot)
+    data = _read(run, run.split)
     rows: list[TagRow] = []
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(run.model):
         card = model_folder.read_card(registry.find(name, "tagger"))
         backbone = registry.load_backbone(str(card["backbone"]))
         check_backbone(card, backbone)
-        with stage_progress(split) as progress:
-            readable, pooled = load_features(backbone, data, _features(cache), progress)
-        rows += evaluate_tags(registry.load_tagger(name), readable, pooled, most)
+        with stage_progress(run.split) as progress:
+            readable, pooled = load_features(backbone, data, _features(run), progress)
+        rows += evaluate_tags(registry.load_tagger(name), readable, pooled, run.most)
     _show(map(asdict, rows), as_json, [report.tags_table(rows)])
-    _save_curves(names, "tagger", plot)
+    _save_curves(run.model, "tagger", run.plot)
 
 
 @command.command(epilog=SPEED_EXAMPLES)
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(["command", "text", "images", "describe", "search", "indexing", "scale"]),
-    multiple=True,
-    help="Measure only this part; repeatable.  [default: all parts but scale]",
-)
-@model_option
-@count_option("--repeats", "Number of measurements of each command, batch and search.", default=15)
-@count_option(
-    "--size",
-    "Images of a collection of --part scale; repeatable.  [default: 10000, 100000, 1000000]",
-    type=click.IntRange(min=100),
-    multiple=True,
-    metavar="IMAGES",
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Exit with status 1 if a ratio to a baseline is more than 25 % worse than the committed "
-    "figures, and name it.",
-)
-@plot_option("the searches of --part scale")
+@declared_by(SpeedRun)
 @json_option
-def speed(
-    parts: tuple[str, ...],
-    name: str | None,
-    repeats: int,
-    size: tuple[int, ...],
-    check: bool,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def speed(run: SpeedRun, as_json: bool) -> None:
     """Measure how long commands, queries, indexing and search take on this machine."""
     from capsearch.benchmarks import report
     from capsearch.benchmarks import speed as measure
     from capsearch.benchmarks.timing import machine
 
-    report.check_plot(plot)
-    before = measure.committed() if check else {}
-    settings = measure.Settings(name, repeats, report=remark)
-    settings = replace(settings, sizes=size or settings.sizes)
+    report.check_plot(run.plot)
+    before = measure.committed() if run.check else {}
     lines = []
-    for line in measure.measure(parts, settings):
+    for line in measure.measure(run):
         remark(f"{line.part}: {line.name}: {line.p50:.1f} {line.unit}")
         lines.append(line)
     records = {"machine": machine(), "measurements": list(map(asdict, lines))}
     _show(records, as_json, [report.speed_table(lines, machine())])
-    if plot is not None:
-        report.save_scale_plot(lines, plot)
-        remark(f"plot: {plot}")
-    losses = measure.losses(lines, before) if check else ()
+    if run.plot is not None:
+        report.save_scale_plot(lines, run.plot)
+        remark(f"plot: {run.plot}")
+    losses = measure.losses(lines, before) if run.check else ()
     for loss in losses:
         remark(f"slower: {loss}")
     if losses:
         raise SystemExit(1)
 
 
-def _read(sources: tuple[Path, ...], split: str, limit: int | None) -> CaptionDataset:
+def _read(run: LimitOptions, split: str) -> CaptionDataset:
     from capsearch.encoders.data.dataset import read
 
-    data = read(sources, splits=[split])
-    return data.first(limit) if limit else data
+    data = read(run.data, splits=[split])
+    return data.first(run.limit) if run.limit else data
 
 
-def _features(cache: Path | None) -> FeatureCache:
+def _features(run: DataOptions) -> FeatureCache:
     from capsearch.encoders.data.features import FeatureCache, default_cache
 
-    return FeatureCache(cache or default_cache())
+    return FeatureCache(run.cache or default_cache())
 
 
 def _warn_unreadable(count: int) -> None:

@@ -17,6 +17,7 @@ import click
 
 R = TypeVar("R")
 _KINDS = {"folder": {"file_okay": False}, "file": {"dir_okay": False}, "path": {}}
+_KINDS["new file"] = _KINDS["file"]
 
 
 def declared_by(settings: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -66,16 +67,18 @@ def _option(field: Field[Any], annotated: Any) -> Callable[[Callable[..., R]], C
 
 
 _METAVARS = {(Path, None): "DIR", (Path, "folder"): "DIR", (Path, "path"): "DIR"}
-_METAVARS |= {(Path, "file"): "FILE"}
+_METAVARS |= {(Path, "file"): "FILE", (Path, "new file"): "FILE"}
 
 
 def _type(kind: Any, field: Field[Any]) -> Any:
     """What click checks a value against; by default that it can be converted."""
-    exists, least = field.metadata["exists"], field.metadata["least"]
+    exists = field.metadata["exists"]
+    bounds = field.metadata["least"], field.metadata["most"]
     if kind is Path:
-        return click.Path(exists is not None, path_type=Path, **_KINDS[exists or "folder"])
+        there = exists not in (None, "new file")
+        return click.Path(there, path_type=Path, **_KINDS[exists or "folder"])
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    if least is not None:
-        return click.IntRange(least) if kind is int else click.FloatRange(least)
+    if bounds != (None, None):
+        return click.IntRange(*bounds) if kind is int else click.FloatRange(*bounds)
     return kind

@@ -78,26 +78,11 @@ json_option: Callable[[F], F] = click.option(
 )
 
 # Of commands that read captioned images.
-data_option: Callable[[F], F] = click.option(
-    "--data",
-    "sources",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="Folder of a data set. Repeatable: captions of the same image are merged.",
-)
 model_option: Callable[[F], F] = click.option(
     "--model",
     "name",
     metavar="NAME",
     help="Name or path (./DIR) of the model.  [default: the built-in one]",
-)
-cache_option: Callable[[F], F] = click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for cached image features.  [default: your cache directory]",
 )
 
 
