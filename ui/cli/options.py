@@ -77,7 +77,6 @@ json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
 )
 
-# Of commands that read captioned images.
 model_option: Callable[[F], F] = click.option(
     "--model",
     "name",
