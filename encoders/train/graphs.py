@@ -63,6 +63,8 @@ def write_graph(
         assert program is not None  # as there was no file to write to
         if keep_weights:
             _optimize_around_weights(program.model)
+        for node in program.model.graph:
+            node.metadata_props.clear()  # where its code lies on this machine: digests differed
         program.save(to, external_data=external_data)
 
 

@@ -56,6 +56,12 @@ def test_a_graph_takes_any_number_of_uint8_images(network, tmp_path):
             np.testing.assert_allclose(one, expected.numpy(), rtol=1e-5, atol=1e-4)
 
 
+def test_a_graph_says_nothing_about_the_machine_that_made_it(network, tmp_path):
+    content = graph_of(network, tmp_path)[1].read_bytes()
+    assert b"capsearch" not in content
+    assert b".py" not in content
+
+
 def test_features_are_the_standardised_mean_of_the_feature_map(network):
     mean, deviation = torch.rand(FEATURES), torch.rand(FEATURES) + 0.5
     with torch.no_grad():
