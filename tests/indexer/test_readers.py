@@ -67,8 +67,10 @@ class Reader:
 @pytest.fixture
 def nobody(tmp_path) -> int:
     """The number of the second user, who may enter the folder of this test."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest-of-USER/pytest-N/test_NAME
+    for folder in (tmp_path, *tmp_path.parents):  # pytest-of-USER/pytest-N[/popen-gwN]/test_NAME
         folder.chmod(0o755)
+        if folder.name.startswith("pytest-of-"):
+            break
     try:
         return pwd.getpwnam("nobody").pw_uid
     except KeyError:
