@@ -96,3 +96,35 @@ def test_open_shows_the_sheet_in_the_browser(
     assert run("query", "red", "--open").code == 0
     assert opened == [(tmp_path / "cache" / "last-query.html").as_uri()]
     assert (tmp_path / "cache" / "last-query.html").exists()
+
+
+@pytest.mark.parametrize("name", ["IMG_0001.png", "notes.html"])
+def test_a_sheet_never_overwrites_a_file_that_is_not_a_sheet(
+    indexed: Path, run: Run, name: str
+) -> None:
+    theirs = indexed / name
+    theirs.write_bytes((indexed / "red.png").read_bytes())
+    before = theirs.read_bytes()
+    ran = run("query", "red", "--sheet", theirs)
+    assert (ran.code, ran.out) == (2, "")
+    assert "not overwritten" in ran.err
+    assert theirs.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["hits.png", "hits.html"])
+def test_a_sheet_replaces_an_earlier_sheet_and_an_empty_file(
+    indexed: Path, run: Run, tmp_path: Path, name: str
+) -> None:
+    target = tmp_path / name
+    target.touch()
+    assert run("query", "red", "--sheet", target).code == 0
+    first = target.read_bytes()
+    assert run("query", "blue", "--limit", "1", "--sheet", target).code == 0
+    assert target.read_bytes() != first
+
+
+def test_a_sheet_is_not_written_through_a_link(indexed: Path, run: Run, tmp_path: Path) -> None:
+    link = tmp_path / "hits.html"
+    link.symlink_to(tmp_path / "elsewhere.html")
+    assert run("query", "red", "--sheet", link).code == 2
+    assert not (tmp_path / "elsewhere.html").exists()

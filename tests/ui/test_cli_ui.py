@@ -15,6 +15,7 @@ from capsearch.ui.cli.main import main
 from capsearch.ui.web.settings import (
     BACKENDS_VARIABLE,
     INDEXES_VARIABLE,
+    LOG_MARK,
     PASSWORD_VARIABLE,
     AccessSettings,
 )
@@ -209,3 +210,11 @@ def test_uploads_are_limited_and_the_page_has_its_own_theme(served: Served) -> N
 def test_the_timing_log_is_passed_to_the_server(served: Served, tmp_path: Path) -> None:
     main(["ui", "--timing-log", str(tmp_path / "times.jsonl")])
     assert served.environment[serve.TIMING_VARIABLE] == str(tmp_path / "times.jsonl")
+
+
+def test_a_timing_log_is_appended_to_no_other_file(served: Served, tmp_path: Path) -> None:
+    photo, log = tmp_path / "holiday.jpg", tmp_path / "times.jsonl"
+    photo.write_bytes(b"\xff\xd8\xff\xe0 a photograph")
+    assert main(["ui", "--timing-log", str(photo)]) == 2
+    log.write_bytes(LOG_MARK + b'2030-01-01"}\n')
+    assert main(["ui", "--timing-log", str(log)]) == 0

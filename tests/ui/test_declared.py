@@ -30,6 +30,7 @@ class Settings(Base):
     resume: bool = option("Go on.", False)
     pooling: Literal["mean", "last"] = option("How to pool.", "mean")
     output: Path | None = option("A folder.", None)
+    plot: Path | None = option("A picture.", None, exists="new file")
 
 
 def run(*arguments: str) -> tuple[list[Settings], Result]:
@@ -86,3 +87,12 @@ def test_a_backbone_and_its_search_model_have_two_names() -> None:
     assert list(BackboneRun(data=(), name="x").written) == ["x", "x-text"]
     with pytest.raises(TrainingProblem, match="need two names"):
         BackboneRun(data=(), name="x", text_name="x")
+
+
+def test_a_new_file_is_not_one_that_exists(tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(b"a photograph")
+    given, ran = run("--data", "/", "--plot", str(photo))
+    assert (given, ran.exit_code) == ([], 2)
+    (settings,), _ = run("--data", "/", "--plot", str(tmp_path / "new.png"))
+    assert settings.plot == tmp_path / "new.png"

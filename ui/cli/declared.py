@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from capsearch.ui.cli.options import OutputFile
+
 R = TypeVar("R")
 _KINDS = {"folder": {"file_okay": False}, "file": {"dir_okay": False}, "path": {}}
-_KINDS["new file"] = _KINDS["file"]
 
 
 def declared_by(settings: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -75,8 +76,9 @@ def _type(kind: Any, field: Field[Any]) -> Any:
     exists = field.metadata["exists"]
     bounds = field.metadata["least"], field.metadata["most"]
     if kind is Path:
-        there = exists not in (None, "new file")
-        return click.Path(there, path_type=Path, **_KINDS[exists or "folder"])
+        if exists == "new file":
+            return OutputFile()
+        return click.Path(exists is not None, path_type=Path, **_KINDS[exists or "folder"])
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if bounds != (None, None):

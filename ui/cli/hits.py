@@ -21,6 +21,7 @@ import click
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Contributions, Hit, SearchResult, Unit
+from capsearch.ui.cli.options import SHEET_MARK
 from capsearch.ui.cli.terminal import aligned, print_json
 from capsearch.ui.values import printable, score_text
 
@@ -158,10 +159,11 @@ def _print_rich(result: SearchResult) -> None:
 
 
 THUMBNAIL_EDGE = 320
+_GENERATOR = SHEET_MARK.decode("ascii")  # by which the next sheet may replace this one
 PNG_CELL, PNG_LABEL, PNG_COLUMNS = 240, 24, 5  # pixels, pixels, cells
 
 PAGE = """<!doctype html>
-<html><head><meta charset="utf-8">
+<html><head><meta charset="utf-8"><meta name="generator" content="{generator}">
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -202,7 +204,9 @@ def show(sheet: Path) -> None:
 
 def _write_html(library: Library, title: str, result: SearchResult, target: Path) -> None:
     figures = "\n".join(_figure(hit, result.unit, _thumbnail(library, hit)) for hit in result)
-    page = PAGE.format(title=escape(title or "images like this one"), figures=figures)
+    page = PAGE.format(
+        generator=_GENERATOR, title=escape(title or "images like this one"), figures=figures
+    )
     target.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
@@ -235,6 +239,7 @@ def _thumbnail(library: Library, hit: Hit) -> Path | None:
 
 def _write_png(library: Library, title: str, result: SearchResult, target: Path) -> None:
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
     columns = max(1, min(PNG_COLUMNS, len(result.hits)))
     rows = max(1, -(-len(result.hits) // columns))
@@ -248,7 +253,9 @@ def _write_png(library: Library, title: str, result: SearchResult, target: Path)
             f"{hit.rank}   {score_text(hit.score, result.unit)}",
             _thumbnail(library, hit),
         )
-    sheet.save(target, format="PNG")
+    written_by = PngInfo()
+    written_by.add_text("Software", _GENERATOR)
+    sheet.save(target, format="PNG", pnginfo=written_by)
 
 
 def _paste(sheet: Image, corner: tuple[int, int], label: str, thumbnail: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import os
 import re
 from collections.abc import Callable
 from datetime import date
@@ -13,6 +14,35 @@ from typing import Any, TypeVar, cast
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+SHEET_MARK = b"capsearch contact sheet"  # in the head of a sheet (hits.py)
+_HEAD = 4096  # bytes; what capsearch writes says so within these
+
+
+class OutputFile(click.Path):
+    """A file to write: a new one, an empty one, or one with `mark` near its start.
+
+    The mark is what capsearch writes into its own files, so that a mistyped option or a file name
+    that a shell completed never overwrites a photograph. Without a mark only new files may be
+    written.
+    """
+
+    def __init__(self, mark: bytes | None = None) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.mark = mark
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; BadParameter if it names anything that capsearch did not write."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if os.path.lexists(path) and not self._is_ours(path):
+            self.fail(f"{path} exists and is not overwritten; choose another name", param, ctx)
+        return path
+
+    def _is_ours(self, path: Path) -> bool:
+        if not path.is_file() or path.is_symlink():  # reading a named pipe would wait for ever
+            return False
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+        return not head or (self.mark is not None and self.mark in head)
 
 
 def place_options(command: F) -> F:

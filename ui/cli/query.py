@@ -13,7 +13,14 @@ import capsearch
 from capsearch.engine.query import Query
 from capsearch.engine.records import Filters, Mode, SearchResult
 from capsearch.library import Library
-from capsearch.ui.cli.options import first_day, json_option, last_day, place_options
+from capsearch.ui.cli.options import (
+    SHEET_MARK,
+    OutputFile,
+    first_day,
+    json_option,
+    last_day,
+    place_options,
+)
 from capsearch.ui.cli.terminal import remark
 from capsearch.ui.values import MODE_NAMES
 
@@ -156,9 +163,10 @@ def _mode(context: click.Context, option: click.Parameter, name: str) -> Mode:
 )
 @click.option(
     "--sheet",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(SHEET_MARK),
     metavar="FILE",
-    help="Write the hits with thumbnails to a web page (.html) or an image (.png).",
+    help="Write the hits with thumbnails to a web page (.html) or an image (.png): a new file, or "
+    "an earlier sheet.",
 )
 def command(
     text: tuple[str, ...],

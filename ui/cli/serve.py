@@ -23,11 +23,12 @@ from click.core import ParameterSource
 
 import capsearch
 from capsearch.engine.errors import MissingExtra
-from capsearch.ui.cli.options import json_option
+from capsearch.ui.cli.options import OutputFile, json_option
 from capsearch.ui.cli.terminal import print_json, remark
 from capsearch.ui.web.settings import (
     BACKENDS_VARIABLE,
     INDEXES_VARIABLE,
+    LOG_MARK,
     LOOPBACK,
     PASSWORD_VARIABLE,
     TOKEN_PARAM,
@@ -115,10 +116,10 @@ START_S, POLL_S = 60.0, 0.2
 @click.option("--no-browser", is_flag=True, help="Start the server without opening a browser.")
 @click.option(
     "--timing-log",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(LOG_MARK),
     metavar="FILE",
     help="Append one JSON line with the server's times for each search. "
-    "The text of queries is not logged.",
+    "The text of queries is not logged. FILE is new, or an earlier log.",
 )
 @json_option
 def command(

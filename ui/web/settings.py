@@ -63,6 +63,7 @@ class AccessSettings:
 
 
 VARIABLE = "CAPSEARCH_UI_TIMING_LOG"  # a file to append to; unset: no log
+LOG_MARK = b'{"at": "'  # how its lines start
 
 
 class Stopwatch:
