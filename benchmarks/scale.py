@@ -47,7 +47,7 @@ from capsearch.engine.search import SearchEngine
 from capsearch.indexer.sqlite import matches, nearest, transfer
 from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.nearest import Nearest, exact_scores
-from capsearch.indexer.sqlite.search import MIN_DEPTH, BestRows
+from capsearch.indexer.sqlite.search import MIN_DEPTH, FoundRows
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 PART = "scale"
@@ -350,7 +350,7 @@ def codes_search(search: Nearest, rows: Vectors) -> Search:
 
     def top(query: Vectors) -> Answer:
         score = partial(exact_scores, query, rows)
-        slots, _ = BestRows(query, rows, search, None, score).find(MIN_DEPTH).first(TOP)
+        slots = FoundRows(search, query, score, len(rows)).best(MIN_DEPTH).keys[:TOP]
         return slots
 
     return top

@@ -15,7 +15,7 @@ Backends call `scores` on candidates and `bounds` to know when no other document
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -176,14 +176,16 @@ class CalibratedEvidence:
         return np.asarray(sum(parts.values()), float)
 
     def bounds(self, highest: Evidence) -> Floats:
-        """The most any kind of document reaches."""
-        none = np.full(len(highest), np.nan)
-        possible = [
-            self.scores(replace(highest, caption=caption, generated=generated))
-            for caption in (none, highest.caption)
-            for generated in (none, highest.generated)
-        ]
-        return np.asarray(np.max(possible, axis=0))
+        """The most that any kind of document reaches whose captions `highest` has."""
+        best = np.full(len(highest), -np.inf)
+        for caption, generated, rows in _kinds(highest, exactly=False):
+            prior, weights = self._fitted(caption, generated)
+            scores = np.full(len(highest), prior)
+            for source, weight in weights.items():
+                if weight:  # evidence may be infinite
+                    scores += weight * self._known(highest, source)
+            best = np.where(rows, np.fmax(best, scores), best)
+        return best
 
     def shown(self, scores: Floats) -> Floats:
         """Probabilities."""
@@ -191,39 +193,42 @@ class CalibratedEvidence:
 
     def log_odds(self, evidence: Evidence) -> Mapping[str, Floats]:
         """By source; "prior" holds intercept, background and collection size."""
-        parts: dict[str, Floats] = {source: np.zeros(len(evidence)) for source in SOURCES}
-        parts["prior"] = np.zeros(len(evidence))
-        has_caption, has_generated = (
-            ~np.isnan(evidence.caption),
-            ~np.isnan(evidence.generated),
-        )
-        for caption in (False, True):
-            for generated in (False, True):
-                rows = (has_caption == caption) & (has_generated == generated)
-                if rows.any():
-                    self._add(parts, evidence, rows, caption, generated)
+        parts: dict[str, Floats] = {
+            source: np.zeros(len(evidence)) for source in (*SOURCES, "prior")
+        }
+        for caption, generated, rows in _kinds(evidence, exactly=True):
+            prior, weights = self._fitted(caption, generated)
+            parts["prior"][rows] = prior
+            for source, weight in weights.items():
+                parts[source][rows] = weight * self._known(evidence, source)[rows]
         return parts
 
-    def _add(
-        self,
-        parts: dict[str, Floats],
-        evidence: Evidence,
-        rows: NDArray[np.bool_],
-        caption: bool,
-        generated: bool,
-    ) -> None:
+    def _fitted(self, caption: bool, generated: bool) -> tuple[float, Mapping[Source, float]]:
+        """The log-odds of a document of a kind before its own evidence, and the weights of that."""
         _, fitted = self.model.kind(caption, generated)
         shift = -self.model.size_exponent * np.log(max(self.documents, 1) / self.model.size)
         background = sum(
             weight * self.background.get(source, 0.0)
             for source, weight in fitted.background.items()
         )
-        parts["prior"][rows] = fitted.intercept + background + shift
-        for source, weight in fitted.weights.items():
-            values = getattr(evidence, source)[rows]
-            # A document whose image is not encoded yet scores as the background does.
-            fallback = self.background.get(source, 0.0)
-            parts[source][rows] = weight * np.nan_to_num(values, nan=fallback)
+        return fitted.intercept + background + shift, fitted.weights
+
+    def _known(self, evidence: Evidence, source: Source) -> Floats:
+        """A document whose image is not encoded yet scores as the background does."""
+        values: Floats = getattr(evidence, source)
+        return np.where(np.isnan(values), self.background.get(source, 0.0), values)
+
+
+def _kinds(evidence: Evidence, exactly: bool) -> Iterator[tuple[bool, bool, NDArray[np.bool_]]]:
+    """Kinds of documents by their captions, and which are of that kind, or else could be."""
+    captioned, described = ~np.isnan(evidence.caption), ~np.isnan(evidence.generated)
+    for caption in (False, True):
+        for generated in (False, True):
+            rows = (captioned == caption) & (described == generated)
+            if not exactly:
+                rows = (captioned >= caption) & (described >= generated)
+            if rows.any():
+                yield caption, generated, rows
 
 
 def _best_caption(evidence: Evidence) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -14,9 +13,8 @@ from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Facets, Filters, Vectors
 from capsearch.indexer.sqlite import catalog as facets
 from capsearch.indexer.sqlite.arrays import VectorFileMissing
-from capsearch.indexer.sqlite.catalog import MIN_INTERVAL_S, Counted, SqliteCatalog
-from capsearch.indexer.sqlite.matches import WordCounts
-from capsearch.indexer.sqlite.search import HAS_FILE, Allowed, Matches, OpenArrays, Search
+from capsearch.indexer.sqlite.catalog import MIN_INTERVAL_S, Counted, SqliteCatalog, State
+from capsearch.indexer.sqlite.search import HAS_FILE, Allowed, Revision, Search
 
 _STALE_S = 60.0  # a count of a writer that is older and not current is made again
 Result = TypeVar("Result")
@@ -27,23 +25,17 @@ class EmbeddedBackend:
 
     def __init__(self, catalog: SqliteCatalog) -> None:
         self.catalog = catalog
-        self._arrays: OpenArrays | None = None
-        self._opening = threading.Lock()
-        self._words = WordCounts()
+        self._revision: Revision | None = None
         self._facets: Counted | None = None
-        self._count: tuple[int, int] | None = None
+        self._count: tuple[int, int] = (-1, 0)  # of documents, and the revision that has so many
 
     def __len__(self) -> int:
-        revision = self.catalog.revision()
-        known = self._count
-        if known is None or known[0] != revision:
-            known = self._count = (revision, self.catalog.searchable_count())
-        return known[1]
+        return self.stats().documents
 
     def stats(self) -> Stats:
         """Documents that can be found, and whether any caption has a vector."""
-        captioned = self.catalog.rows("SELECT 1 FROM captions WHERE slot IS NOT NULL LIMIT 1")
-        return Stats(len(self), bool(captioned))
+        state = self.catalog.state()
+        return Stats(self._documents(state), state.captioned)
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -52,12 +44,11 @@ class EmbeddedBackend:
         if query.empty:
             return ()
 
-        def page() -> tuple[Found, ...]:
-            allowed = Allowed.by(self.catalog, filters, query.phrases, len(self))
-            matches = Matches(self.catalog, query, len(self), self._words)
-            search = Search(self.catalog, self._open(), query, matches, allowed)
-            ranked = search.ranked(offset + limit)
-            return search.page(ranked[offset : offset + limit])
+        def page(revision: Revision) -> tuple[Found, ...]:
+            documents = self._documents(revision.state)
+            allowed = Allowed.by(self.catalog, filters, query.phrases, documents)
+            search = Search(self.catalog, revision, query, allowed, documents)
+            return search.page(search.ranked(offset + limit)[offset : offset + limit])
 
         return self._in_snapshot(page)
 
@@ -68,10 +59,10 @@ class EmbeddedBackend:
     def vector(self, image_id: str) -> Vectors | None:
         """The image vector (D,) of a document, or None."""
 
-        def read() -> Vectors | None:
+        def read(revision: Revision) -> Vectors | None:
             sql = f"SELECT slot FROM images i WHERE id = ? AND slot IS NOT NULL AND {HAS_FILE}"
             rows = self.catalog.rows(sql, (image_id,))
-            return np.array(self._open().images[rows[0][0]], np.float32) if rows else None
+            return np.array(revision.images.rows[rows[0][0]], np.float32) if rows else None
 
         return self._in_snapshot(read)
 
@@ -97,27 +88,32 @@ class EmbeddedBackend:
         self._facets = counted
         return counted.facets
 
-    def _in_snapshot(self, read: Callable[[], Result]) -> Result:
+    def _documents(self, state: State) -> int:
+        """How many documents a search can find; counted once where no writer did."""
+        if state.searchable is not None:
+            return state.searchable
+        if self._count[0] != state.revision:
+            self._count = state.revision, self.catalog.searchable_count()
+        return self._count[1]
+
+    def _in_snapshot(self, read: Callable[[Revision], Result]) -> Result:
         """What `read` finds in one state of the catalog.
 
         Compaction may delete the vector files of a state between its reading and their opening;
         then there is a newer state that names others. If there is none, a file is really missing.
         """
-        files = None
+        before = None
         while True:
             try:
                 with self.catalog.snapshot():
-                    return read()
+                    return read(self._open(self.catalog.state()))
             except VectorFileMissing:
-                before, files = (
-                    files,
-                    (self.catalog.array("vectors"), self.catalog.array("captions")),
-                )
+                files, before = before, self.catalog.state().arrays
                 if files == before:
                     raise
 
-    def _open(self) -> OpenArrays:
-        """The vector files as the snapshot has them; call inside one."""
-        with self._opening:
-            self._arrays = OpenArrays.of(self.catalog, self._arrays)
-            return self._arrays
+    def _open(self, state: State) -> Revision:
+        """The revision of a snapshot; a snapshot holds the catalog's lock."""
+        if self._revision is None or self._revision.state != state:
+            self._revision = Revision(self.catalog, state, self._revision)
+        return self._revision

@@ -128,8 +128,37 @@ def under(folder: str | Path) -> tuple[str, str]:
 
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
+_STATE = (
+    "SELECT 'meta', key, value, NULL, NULL, NULL FROM meta "
+    f"WHERE key IN ('revision', '{SEARCHABLE}', 'model') UNION ALL "
+    "SELECT 'array', name, generation, dtype, width, rows FROM arrays UNION ALL "
+    "SELECT 'meta', 'captioned', EXISTS (SELECT 1 FROM captions WHERE slot IS NOT NULL), "
+    "NULL, NULL, NULL"
+)
+# Of images by id: the image itself, its files, captions, tags and other texts.
+_DOCUMENTS = " UNION ALL ".join(
+    f"SELECT {columns} WHERE {of} IN ({{0}})"
+    for of, columns in (
+        ("id", "id, 0, width, height, size_bytes, format, taken_at, NULL FROM images"),
+        ("image_id", "image_id, 1, path, NULL, NULL, NULL, NULL, NULL FROM files"),
+        ("image_id", "image_id, 2, text, language, source, confidence, slot, id FROM captions"),
+        ("image_id", "image_id, 3, label, language, confidence, source, concept, NULL FROM tags"),
+        ("image_id", "image_id, 4, key, value, NULL, NULL, NULL, NULL FROM metadata"),
+    )
+)
 _FEW = 5_000  # images that are sorted by date quicker than all are walked through
 _CHUNK = 500  # ids per statement; every SQLite allows 999 variables
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one statement tells of the catalog."""
+
+    revision: int  # grows with every visible change; caches of older revisions are stale
+    searchable: int | None  # documents that a search can find, as a writer counted them
+    captioned: bool  # any caption has a vector
+    arrays: Mapping[str, VectorFile]  # by name
+    model: str | None  # as indexer.sqlite.manifest.Identity writes it
 
 
 class SqliteCatalog:
@@ -171,18 +200,49 @@ class SqliteCatalog:
         )
         return self._grouped(ids, ((row[0], Tag(*row[1:])) for row in rows))
 
+    def state(self) -> State:
+        """What a search begins with."""
+        meta: dict[str, str] = {}
+        arrays: dict[str, VectorFile] = {}
+        for kind, *values in self.rows(_STATE):
+            if kind == "array":
+                arrays[values[0]] = VectorFile(self.folder, *values)
+            else:
+                meta[values[0]] = values[1]
+        searchable = meta.get(SEARCHABLE, "").split()
+        revision = int(meta.get("revision", 0))
+        return State(
+            revision,
+            int(searchable[1]) if searchable and int(searchable[0]) == revision else None,
+            bool(meta["captioned"]),
+            arrays,
+            meta.get("model"),
+        )
+
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Images with everything written about them; ids without a file are left out."""
-        captions, tags, metadata = self.captions(ids), self.tags(ids), self.metadata(ids)
-        return {
-            image_id: Document(
-                record,
-                captions.get(image_id, ()),
-                tags.get(image_id, ()),
-                metadata.get(image_id, {}),
-            )
-            for image_id, record in self.images(ids).items()
-        }
+        return self.page(ids)[0]
+
+    def page(self, ids: Sequence[str]) -> tuple[Mapping[str, Document], Mapping[int, Caption]]:
+        """`documents`, and their captions by the rows of their vectors; by one statement."""
+        rows: dict[str, tuple[list[Any], ...]] = {one: ([], [], [], [], []) for one in ids}
+        for image_id, kind, *values in self._rows_by_id(_DOCUMENTS, ids):
+            rows[image_id][kind].append(values)
+        documents: dict[str, Document] = {}
+        by_slot: dict[int, Caption] = {}
+        for image_id, (records, files, captions, tags, texts) in rows.items():
+            captions.sort(key=lambda row: (row[2].startswith(GENERATED), row[5]))
+            tags.sort(key=lambda row: (-row[2], row[0], row[1], row[3]))
+            written = {Caption(*row[:4]): row[4] for row in captions}
+            by_slot |= {row[4]: Caption(*row[:4]) for row in captions}
+            if records and files:
+                documents[image_id] = Document(
+                    _record((image_id, *records[0]), sorted(path for path, *_ in files)),
+                    tuple(written),
+                    tuple(dict.fromkeys(Tag(*row[:5]) for row in tags)),
+                    {key: value for key, value, *_ in sorted(texts)},
+                )
+        return documents, by_slot
 
     def metadata(self, ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Texts of each image that are neither captions nor tags, by what they are."""
@@ -297,7 +357,8 @@ class SqliteCatalog:
         unique = list(dict.fromkeys(ids))
         for start in range(0, len(unique), _CHUNK):
             chunk = unique[start : start + _CHUNK]
-            yield from self.rows(sql.format(", ".join("?" * len(chunk))), chunk)
+            numbered = ", ".join(f"?{at}" for at in range(1, len(chunk) + 1))
+            yield from self.rows(sql.format(numbered), chunk)
 
     def _grouped(self, ids: Sequence[str], pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:
         """Each known id with its entries, equal ones once; () for an image without any."""
@@ -311,7 +372,7 @@ class SqliteCatalog:
 
 def _record(row: Sequence[Any], paths: Sequence[str]) -> ImageRecord:
     taken_at = datetime.fromisoformat(row[5]) if row[5] else None
-    image_id, width, height, size_bytes, kind, _ = row
+    image_id, width, height, size_bytes, kind, *_ = row
     return ImageRecord(image_id, tuple(paths), width, height, size_bytes, kind, taken_at)
 
 

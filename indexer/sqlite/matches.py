@@ -21,8 +21,9 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,8 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.atomic import replacing, writing
 from capsearch.encoders.text import concepts
-from capsearch.engine.bounds import DEEPER
-from capsearch.engine.evidence import Floats, is_rare, tag_score, word_weight
+from capsearch.engine.bounds import Best, distinct
+from capsearch.engine.evidence import Floats, is_rare, word_weight
 from capsearch.engine.records import GENERATED, TAKEN_FROM, Document
 from capsearch.indexer.sqlite import nearest
 from capsearch.indexer.sqlite.arrays import Slots, VectorFile
@@ -42,63 +43,90 @@ _BATCH = 2048  # images
 PEOPLES, GENERATED_KIND = _TABLES = "words", "generated_words"
 # The documents with a phrase in what anyone wrote; it is given once for each table.
 _PHRASE = " UNION ALL ".join(f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in _TABLES)
-_MAX_KNOWN = 10_000  # words whose counts are remembered
 MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
 
 @dataclass(frozen=True, slots=True)
 class WordMatches:
-    """The weight of the query's words in each document (by number) that has rare ones."""
+    """The weight of the query's words in each document (by slot) that has rare ones."""
 
     weights: Mapping[int, float]
     total: float  # of all words of the query
 
-    def coverage(self, number: int | None) -> float:
-        """The share of the query's words that a document has, by weight, from 0 to 1."""
-        found = 0.0 if number is None else self.weights.get(number, 0.0)
-        return found / self.total if found else 0.0
+    def coverage(self, slots: Iterable[int]) -> Floats:
+        """(n,) the share of the query's words that documents have, by weight, from 0 to 1."""
+        return np.array([self.weights.get(slot, 0.0) for slot in slots], float) / (
+            self.total or 1.0
+        )
+
+    def best(self) -> Best:
+        """The documents with rare words; no other has any."""
+        slots = np.array(sorted(self.weights), np.int64)
+        return Best(slots, self.coverage(slots.tolist()), 0.0)
 
 
-class WordCounts:
-    """In how many documents words occur. SQLite reads through all of them to count."""
+class WordIndex:
+    """Where words occur in one revision of a catalog; what was looked up is kept."""
 
-    def __init__(self) -> None:
-        self._revision, self._known = -1, dict[tuple[str, str], int]()
+    def __init__(self, catalog: SqliteCatalog) -> None:
+        self._catalog = catalog
+        self._counts: dict[tuple[str, str], int] = {}  # documents, by table and word
+        self._slots: dict[tuple[str, str], list[int]] = defaultdict(list)  # of rare words
 
-    def of(
-        self, catalog: SqliteCatalog, words: Sequence[str], table: str = PEOPLES
-    ) -> dict[str, int]:
-        """The counts as of the catalog's revision, each counted once; 0 for an unknown word."""
-        revision = catalog.revision()
-        if revision != self._revision or len(self._known) > _MAX_KNOWN:
-            self._revision, self._known = revision, {}
-        sql, known = f"SELECT doc FROM {table}_vocab WHERE term = ?", self._known
-        for word in (one for one in words if (table, one) not in known):
-            rows = catalog.rows(sql, (word,))
-            known[table, word] = int(rows[0][0]) if rows else 0
-        return {word: known[table, word] for word in words}
+    def match(self, words: Sequence[str], documents: int) -> tuple[WordMatches, WordMatches]:
+        """The words of a query in what people and in what models wrote, among so many documents."""
+        self._count(words)
+        rare = {
+            table: [word for word in words if is_rare(documents, self._counts[table, word])]
+            for table in _TABLES
+        }
+        for table, chosen in rare.items():
+            chosen.sort(key=lambda word: (self._counts[table, word], word))
+            del chosen[MAX_WORDS:]
+        self._locate([(table, word) for table, chosen in rare.items() for word in chosen])
+        people, models = (self._matches(table, words, rare[table], documents) for table in _TABLES)
+        return people, models
 
+    def _matches(
+        self, table: str, words: Sequence[str], rare: Sequence[str], documents: int
+    ) -> WordMatches:
+        weights = {word: word_weight(documents, self._counts[table, word]) for word in words}
+        found: dict[int, float] = defaultdict(float)
+        for word in rare:
+            for slot in self._slots[table, word]:
+                found[slot] += weights[word]
+        return WordMatches(found, sum(weights.values()))
 
-def match(
-    catalog: SqliteCatalog,
-    words: Sequence[str],
-    documents: int,
-    known: WordCounts,
-    table: str = PEOPLES,
-) -> WordMatches:
-    """Where the words of a query occur."""
-    if not words:
-        return WordMatches({}, 0.0)
-    counts = known.of(catalog, words, table)
-    weights = {word: word_weight(documents, counts[word]) for word in words}
-    rare = [word for word in words if is_rare(documents, counts[word])]
-    found: dict[int, float] = defaultdict(float)
-    for word in sorted(rare, key=lambda one: (counts[one], one))[:MAX_WORDS]:
-        sql = f"SELECT rowid FROM {table} WHERE {table} MATCH ?"
-        for (number,) in catalog.rows(sql, (_quoted([word]),)):
-            found[number] += weights[word]
-    return WordMatches(found, sum(weights.values()))
+    def _count(self, words: Sequence[str]) -> None:
+        unknown = [word for word in words if (PEOPLES, word) not in self._counts]
+        if not unknown:
+            return
+        sql = " UNION ALL ".join(
+            f"SELECT '{table}', term, doc FROM {table}_vocab "
+            "WHERE term IN (SELECT value FROM json_each(?1))"
+            for table in _TABLES
+        )
+        self._counts |= {(table, word): 0 for word in unknown for table in _TABLES}
+        for table, word, count in self._catalog.rows(sql, (json.dumps(unknown),)):
+            self._counts[table, word] = int(count)
+
+    def _locate(self, rare: Sequence[tuple[str, str]]) -> None:
+        """The documents with these words; those without a vector are left out."""
+        unknown = [(table, word) for table, word in rare if (table, word) not in self._slots]
+        if not unknown:
+            return
+        found = " UNION ALL ".join(
+            f"SELECT {at} AS at, rowid AS number FROM {table} WHERE {table} MATCH ?"
+            for at, (table, _) in enumerate(unknown)
+        )
+        sql = (
+            f"SELECT f.at, i.slot FROM ({found}) f CROSS JOIN images i ON i.number = f.number "
+            "WHERE i.slot IS NOT NULL"
+        )
+        self._slots |= {key: [] for key in unknown}
+        for at, slot in self._catalog.rows(sql, [_quoted([word]) for _, word in unknown]):
+            self._slots[unknown[at]].append(slot)
 
 
 def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str, ...]]:
@@ -170,66 +198,11 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 # Of each concept by index, without the rows of the images that are not among the surest.
-_TOP = (
-    "SELECT i.slot, t.confidence FROM (SELECT image_id, confidence FROM tags WHERE concept != '' "
-    "AND concept IN (SELECT value FROM json_each(?)) ORDER BY confidence DESC LIMIT ?) t "
-    "LEFT JOIN images i ON i.id = t.image_id"
+_SUREST = (
+    "SELECT {} AS at, i.slot, t.confidence AS share FROM (SELECT image_id, confidence FROM tags "
+    "WHERE concept != '' AND concept IN (SELECT value FROM json_each(?)) "
+    "ORDER BY confidence DESC LIMIT ?) t LEFT JOIN images i ON i.id = t.image_id"
 )
-# An image has a few tags, a query may name hundreds of concepts: no search by concept (+).
-_OF = (
-    "SELECT image_id, concept, confidence FROM tags "
-    "WHERE image_id IN (SELECT value FROM json_each(?)) AND +concept != '' "
-    "AND +concept IN (SELECT value FROM json_each(?)) ORDER BY confidence"
-)
-
-
-class TagMatches:
-    """The tags of documents for one query."""
-
-    def __init__(self, catalog: SqliteCatalog, concepts: tuple[frozenset[str], ...]) -> None:
-        self._catalog = catalog
-        self._concepts = concepts
-        self._found: list[_Surest] = []
-        self._reached = 0
-
-    def top(self, depth: int) -> tuple[Slots, Floats, float]:
-        """The surest `depth` documents for each thing named, and the most that each can score;
-        the most that any other can.
-
-        A document with two such tags may take the place of two.
-        """
-        if not self._concepts:
-            return np.empty(0, np.int64), np.empty(0), 0.0
-        if depth > self._reached:
-            self._reached = depth * (1 if self._found else DEEPER)
-            self._found = [self._surest(ids, self._reached) for ids in self._concepts]
-        slots = np.unique(np.concatenate([one.slots[:depth] for one in self._found]))
-        slots = slots[slots >= 0]
-        each = [one.most(slots, depth) for one in self._found]
-        outside = [one.outside(depth) for one in self._found]
-        return slots, np.mean(each, axis=0), sum(outside) / len(outside)
-
-    def scores(self, ids: Sequence[str]) -> Floats:
-        """(n,) the score of each document."""
-        found = np.zeros(len(ids))
-        if not self._concepts:
-            return found
-        named = sorted(frozenset[str]().union(*self._concepts))
-        tags: dict[str, dict[str, float]] = defaultdict(dict)
-        for image_id, concept, confidence in self._catalog.rows(
-            _OF, (json.dumps(list(ids)), json.dumps(named))
-        ):
-            tags[image_id][concept] = confidence
-        for at, image_id in enumerate(ids):
-            if image_id in tags:
-                found[at] = tag_score(self._concepts, tags[image_id])
-        return found
-
-    def _surest(self, ids: frozenset[str], depth: int) -> _Surest:
-        rows = self._catalog.rows(_TOP, (json.dumps(sorted(ids)), depth))
-        rows.sort(key=lambda row: -row[1])
-        slots = [-1 if slot is None else slot for slot, _ in rows]
-        return _Surest(np.array(slots, np.int64), np.array([share for _, share in rows], float))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +211,47 @@ class _Surest:
 
     slots: Slots
     shares: Floats
+    limit: int  # there are no more, if there are fewer
 
-    def most(self, slots: Slots, depth: int) -> Floats:
-        """(n,) how sure the tags of these documents, ascending, can be."""
-        shares = np.full(len(slots), self.outside(depth))
-        found = self.slots[:depth] >= 0
-        at = np.searchsorted(slots, self.slots[:depth][found])
-        np.maximum.at(shares, at, self.shares[:depth][found])
-        return shares
+    def best(self, depth: int) -> Best:
+        """The documents of the first `depth` tags."""
+        slots, shares = self.slots[:depth], self.shares[:depth]
+        outside = float(shares[-1]) if len(shares) == depth else 0.0
+        return Best(slots[slots >= 0], shares[slots >= 0], outside)
 
-    def outside(self, depth: int) -> float:
-        """The most that a document has without these; 0 if there are no more."""
-        return float(self.shares[depth - 1]) if len(self.shares) >= depth else 0.0
+
+class TagIndex:
+    """Documents by their tags, in one revision of a catalog; what was looked up is kept."""
+
+    def __init__(self, catalog: SqliteCatalog) -> None:
+        self._catalog = catalog
+        self._surest: dict[frozenset[str], _Surest] = {}
+
+    def best(self, things: Sequence[frozenset[str]], depth: int) -> Best:
+        """The surest `depth` documents for each thing that a query names, by `tag_score`."""
+        if not things:
+            return Best(np.empty(0, np.int64), np.empty(0), 0.0)
+        self._look_up([ids for ids in things if self._limit(ids) < depth], depth)
+        each = [self._surest[ids].best(depth) for ids in things]
+        slots = distinct([surest.keys for surest in each])
+        most = np.mean([surest.at(slots) for surest in each], axis=0)
+        return Best(slots, most, sum(surest.outside for surest in each) / len(each))
+
+    def _limit(self, ids: frozenset[str]) -> int:
+        return self._surest[ids].limit if ids in self._surest else 0
+
+    def _look_up(self, things: Sequence[frozenset[str]], depth: int) -> None:
+        if not things:
+            return
+        sql = " UNION ALL ".join(_SUREST.format(at) for at in range(len(things)))
+        values = [value for ids in things for value in (json.dumps(sorted(ids)), depth)]
+        rows: list[list[tuple[int, float]]] = [[] for _ in things]
+        for at, slot, share in self._catalog.rows(sql, values):
+            rows[at].append((-1 if slot is None else slot, share))
+        for ids, tags in zip(things, rows, strict=True):
+            tags.sort(key=lambda tag: -tag[1])
+            slots = np.array([slot for slot, _ in tags], np.int64)
+            self._surest[ids] = _Surest(slots, np.array([share for _, share in tags], float), depth)
 
 
 SCHEMA = 1
@@ -270,41 +272,41 @@ class _File:
     people: bool  # wrote any of these captions
 
 
-@dataclass(frozen=True, slots=True)
 class CaptionImages:
-    """The rows of images by the rows of their captions, as far as the cache has them."""
+    """The rows of images by the rows of their captions, in one revision of a catalog.
 
-    known: NDArray[np.int32]
-    people: bool  # wrote any of these, or there is no cache
-    images: int  # rows there are
+    What the cache does not have is looked up, and kept.
+    """
 
-    @classmethod
-    def open(cls, captions: VectorFile, images: VectorFile) -> CaptionImages:
-        """The cache beside the captions, or an empty one."""
-        known = _read(captions.images_path, images.generation)
-        if known is None or len(known.numbers) > captions.rows:
-            known = _File(np.empty(0, np.int32), people=True)
-        many_later = captions.rows - len(known.numbers) > _LACKING  # too many to look up
-        return cls(known.numbers, known.people or many_later, images.rows)
+    def __init__(self, catalog: SqliteCatalog, captions: VectorFile, images: VectorFile) -> None:
+        cached = _read(captions.images_path, images.generation)
+        if cached is None or len(cached.numbers) > captions.rows:
+            cached = _File(np.empty(0, np.int32), people=True)
+        self._catalog, self._images = catalog, images.rows
+        self.known = cached.numbers
+        later = captions.rows - len(self.known)
+        unknown = np.full(later, _UNKNOWN, np.int32)
+        self._numbers = np.append(self.known, unknown) if later else self.known
+        self._people = cached.people or later > _LACKING  # too many to look up
 
-    def by_people(self, catalog: SqliteCatalog) -> bool:
+    @cached_property
+    def by_people(self) -> bool:
         """Whether people may have written any caption with a vector."""
         later = f"slot >= {len(self.known)} AND {_BY_PEOPLE}"
-        return self.people or bool(catalog.rows(_ANY.format(later)))
+        return self._people or bool(self._catalog.rows(_ANY.format(later)))
 
-    def of(self, catalog: SqliteCatalog, captions: Slots) -> Slots:
+    def of(self, captions: Slots) -> Slots:
         """The row of each caption's image, below 0 for a caption that has none (any more)."""
-        found = np.full(len(captions), _UNKNOWN, np.int64)
-        cached = captions < len(self.known)
-        found[cached] = self.known[captions[cached]]
-        found[found >= self.images] = _UNKNOWN  # of a later state, or damaged
-        at = np.flatnonzero((found < 0) & (found != _NONE))
-        if len(at):
-            unknown = captions[at].tolist()
+        numbers = self._numbers[captions].astype(np.int64)
+        numbers[numbers >= self._images] = _UNKNOWN  # of a later state, or damaged
+        rows = np.flatnonzero((numbers < 0) & (numbers != _NONE))
+        if len(rows):
+            unknown = captions[rows].tolist()
             sql = _IMAGES.format(within("c.slot", unknown) + " AND i.slot IS NOT NULL")
-            looked_up: dict[int, int] = dict(catalog.rows(sql))
-            found[at] = [looked_up.get(one, _NONE) for one in unknown]
-        return found
+            looked_up: dict[int, int] = dict(self._catalog.rows(sql))
+            numbers[rows] = [looked_up.get(caption, _NONE) for caption in unknown]
+            self._numbers[captions[rows]] = numbers[rows]
+        return numbers
 
 
 def refresh(catalog: SqliteCatalog) -> None:
@@ -314,7 +316,7 @@ def refresh(catalog: SqliteCatalog) -> None:
     if not nearest.needs_codes(captions.view()):
         path.unlink(missing_ok=True)
         return
-    known = CaptionImages.open(captions, images).known
+    known = CaptionImages(catalog, captions, images).known
     if not len(known) or captions.rows - len(known) > _LACKING:
         numbers = np.append(known, _numbers(catalog, len(known), captions.rows))
         people = bool(catalog.rows(_ANY.format(f"+slot IS NOT NULL AND {_BY_PEOPLE}")))
@@ -348,7 +350,8 @@ def _read(path: Path, images: int) -> _File | None:
             people = line == _line(images, rows, people=True)
             if rows < 1 or not (people or line == _line(images, rows, people=False)):
                 return None
-            numbers = np.memmap(file, "<i4", "r", offset=_LINE, shape=(rows,))
+            # Copied where it is written to: the file stays as it is.
+            numbers = np.memmap(file, "<i4", "c", offset=_LINE, shape=(rows,))
     except (OSError, ValueError):
         return None
     # On Windows a mapped file cannot be replaced.

@@ -1,51 +1,40 @@
 """The rows of a vector file with the highest inner product: exact, or by compressed codes.
 
-Exact search is one matrix product over the memory-mapped rows. Codes (sqlite.nearest) propose
-candidates, whose scores are then computed from the rows themselves. Thread counts and other global
-settings of FAISS are left as they are.
+Exact search is one matrix product over the memory-mapped rows. For large files, codes propose
+candidates, whose scores are then computed from the rows themselves: product quantization (Jégou et
+al. 2011) to some hundred parts of 4 bits, scanned in registers (fast scan, André et al. 2015, as
+FAISS does it), of the largest files in lists by k-means (IVF).
 
-Compressed codes of the rows of a vector file, and the search over them.
-
-Product quantization (Jégou et al. 2011) to some hundred parts of 4 bits, scanned in registers (fast
-scan, André et al. 2015, as FAISS does it). Large files are divided into lists by
-k-means, and a search scans those lists whose centres score highest (IVF). Inner products with all
-coordinates: the hubness penalty is one of them.
-
-Files of compressed codes (sqlite.nearest): plain numbers, mapped into memory and not read.
-
-Whatever such a file contains can hide rows from a search but do no other harm, which FAISS's own
-files can (faiss #5400). Its parts, each padded to 64 bytes:
+`NAME-G.codes` keeps the codes of generation G of the vector file NAME. It holds those of the first
+rows; the others are compared one by one until they are too many, and then join the file. It is
+plain numbers that are mapped into memory: whatever such a file contains can hide rows from a search
+but do no other harm, which FAISS's own files can (faiss #5400). Its parts, padded to 64 bytes:
 
     a line of JSON    schema, width, rows, number of lists, a checksum of the next three
     float32           the lists' centres (lists, D), then the codebooks (parts, 16, D / parts)
     int64             the rows in each list
     for each list     codes in FAISS's blocks of 32 rows, then int64 row numbers
-
-Compressed codes kept beside large vector files, so that a search need not compute them again.
-
-`NAME-G.codes` (sqlite.nearest) belongs to generation G of the vector file NAME. It holds codes of
-the first rows; the others are compared one by one until they are too many. Then their codes join
-those of the file, and nothing else is computed again.
-
-Threads for parts of a search, which outlive neither a fork nor the end of the program.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, ParamSpec, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.atomic import replacing, writing
+from capsearch.engine.evidence import Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Vectors
 from capsearch.indexer.sqlite.arrays import Rows, Slots, VectorFile, as_float32, blocks, sequential
@@ -55,12 +44,14 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """At most `count` threads, started when needed; each runs `initializer` first."""
+    """At most `count` threads, started when needed and again after a fork; each runs `initializer`
+    first."""
 
     def __init__(self, count: int, initializer: Callable[[], object] | None = None) -> None:
         self._count, self._initializer = count, initializer
         self._pool: ThreadPoolExecutor | None = None
-        _all.add(self)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
 
     def submit(
         self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
@@ -75,21 +66,9 @@ class Threads:
             done.set_result(work(*args, **kwargs))
             return done
 
-    def forget(self) -> None:
-        """A forked process has none of its parent's threads."""
-        self._pool = None
+    def _forget(self) -> None:
+        self._pool = None  # a forked process has none of its parent's threads
 
-
-_all: WeakSet[Threads] = WeakSet()
-
-
-def _forget_all() -> None:
-    for one in _all:
-        one.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
 
 BLOCK_ROWS = 32  # in a block of FAISS's fast scan
 MAX_LISTS = 1024
@@ -214,10 +193,23 @@ def _one_thread(work: Callable[[], Result]) -> Result:
     query: its threads wait for each other more than they work, and hold the cores meanwhile. The
     number of OpenMP threads belongs to the thread that sets it, so the caller's stays as it is.
     """
-    return _threads.submit(work).result()
+    if getattr(_thread, "single", False):
+        return work()
+    return in_thread(work).result()
 
 
-_threads = Threads(4, lambda: faiss().omp_set_num_threads(1))  # searches at once; more wait
+def in_thread(work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Future[Result]:
+    """Work that goes on meanwhile, in one of a few threads; what it does in FAISS takes no more."""
+    return _threads.submit(work, *args, **kwargs)
+
+
+def _single() -> None:
+    faiss().omp_set_num_threads(1)
+    _thread.single = True
+
+
+_thread = threading.local()
+_threads = Threads(4, _single)  # searches at once; more wait
 
 
 def _padded(rows: Vectors, shape: Shape) -> Vectors:
@@ -234,37 +226,45 @@ def _padded(rows: Vectors, shape: Shape) -> Vectors:
 EXACT_ROWS = {np.dtype("<f4"): 20_000, np.dtype("<f2"): 8_000}
 
 
-class Nearest(Protocol):
+class Nearest(ABC):
     """Finds candidate rows."""
 
-    def top(self, query: Vectors, depth: int) -> Slots:
-        """`depth` rows or more, among them about all with the highest inner products."""
-        ...
-
+    @abstractmethod
     def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
-        """What `top` finds for the first of rising depths, then what each of the others adds.
-
-        There may be fewer steps than `depths`, but one.
+        """About the first of rising `depths` rows with the highest inner products, then what each
+        of the other depths adds. There may be fewer steps than `depths`, but one.
         """
-        ...
+
+    def top(self, query: Vectors, depth: int) -> Slots:
+        """About the `depth` rows with the highest inner products."""
+        return self.steps(query, [depth])[0]
 
 
-class ExactSearch:
+class ExactSearch(Nearest):
     """Compares with every row."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def top(self, query: Vectors, depth: int) -> Slots:
-        """The `depth` best rows."""
-        return best_of(query, self._rows, None, depth)
-
     def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
         """By one product."""
-        return _split(self.top(query, depths[-1]), depths)
+        best = np.argsort(-self.most(query), kind="stable")
+        return np.split(best[: depths[-1]], depths[:-1])
+
+    def most(self, vector: Vectors) -> Vectors:
+        """(N,) the most that products with all rows can be, as `most_products`."""
+        return np.asarray(self._wide @ vector + _error(vector[None], self._lengths)[:, 0])
+
+    @cached_property
+    def _wide(self) -> Vectors:
+        return as_float32(self._rows)
+
+    @cached_property
+    def _lengths(self) -> Vectors:
+        return np.asarray(np.linalg.norm(self._wide, axis=1))
 
 
-class CodeSearch:
+class CodeSearch(Nearest):
     """Scans compressed codes: the best ten are among some hundred, but not all the last of these.
 
     Rows at the end that have no code yet are compared one by one.
@@ -274,20 +274,16 @@ class CodeSearch:
         self._rows, self.codes = rows, codes
         self._uncoded = np.arange(codes.rows, len(rows))
 
-    def top(self, query: Vectors, depth: int) -> Slots:
-        """About the `depth` best rows by codes, and as many of those without any."""
-        return self.steps(query, [depth])[0]
-
     def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
-        """By one scan, of as many lists as the first depth needs."""
-        found = _split(self.codes.top(query, depths[-1], depths[0]), depths)
-        if not len(self._uncoded):
-            return found
-        others = _split(best_of(query, self._rows, self._uncoded, depths[-1]), depths)
-        return [np.append(one, other) for one, other in zip(found, others, strict=True)]
+        """By one scan, of as many lists as the first depth needs; of those without a code too."""
+        found = self.codes.top(query, depths[-1], depths[0])
+        scores = most_products(query[None], self._rows, self._uncoded)[:, 0]
+        others = self._uncoded[np.argsort(-scores, kind="stable")][: depths[-1]]
+        steps = zip(np.split(found, depths[:-1]), np.split(others, depths[:-1]), strict=True)
+        return [np.append(coded, uncoded) for coded, uncoded in steps]
 
 
-class GpuSearch:
+class GpuSearch(Nearest):
     """Exact search on all GPUs. Tested by its interface only: no GPU was at hand."""
 
     MAX_DEPTH = 2048  # of FAISS on GPUs
@@ -299,18 +295,14 @@ class GpuSearch:
             index.add(np.ascontiguousarray(as_float32(block)))
         self._index = faiss().index_cpu_to_all_gpus(index)
 
-    def top(self, query: Vectors, depth: int) -> Slots:
-        """The `depth` best rows."""
-        if depth > self.MAX_DEPTH:
-            return best_of(query, self._rows, None, depth)
-        row = np.ascontiguousarray(query, np.float32)[None]
-        _, slots = self._index.search(row, depth)
-        return np.asarray(slots[0][slots[0] >= 0], np.int64)
-
     def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
         """As many as one search on the GPUs finds."""
-        some = [depth for depth in depths if depth <= self.MAX_DEPTH] or depths[:1]
-        return _split(self.top(query, some[-1]), some)
+        some = [depth for depth in depths if depth <= self.MAX_DEPTH]
+        if not some:
+            return ExactSearch(self._rows).steps(query, depths[:1])
+        row = np.ascontiguousarray(query, np.float32)[None]
+        _, slots = self._index.search(row, some[-1])
+        return np.split(np.asarray(slots[0][slots[0] >= 0], np.int64), some[:-1])
 
 
 def needs_codes(rows: Rows) -> bool:
@@ -337,26 +329,25 @@ def coded(rows: Rows) -> Codes:
     return codes
 
 
-def best_of(query: Vectors, rows: Rows, slots: Slots | None, depth: int) -> Slots:
-    """The `depth` best of some rows, or of all, by plain arithmetic; the best first."""
-    chosen = np.arange(len(rows)) if slots is None else slots
-    if slots is None and rows.dtype == np.float32:
-        scores = np.asarray(rows @ query)
-    else:
-        parts = [as_float32(block) @ query for block in blocks(rows, chosen)]
-        scores = np.concatenate([np.empty(0, np.float32), *parts])
-    best = np.arange(len(chosen))
-    if depth < len(chosen):
-        best = np.argpartition(-scores, depth - 1)[:depth]
-    return np.asarray(chosen[best[np.argsort(-scores[best])]])
+def most_products(vectors: Vectors, rows: Rows, slots: Slots) -> Vectors:
+    """(K, D) -> (n, K) the most that inner products with some rows can be.
+
+    A product in float32 sums a row differently according to its neighbours: it is only a bound.
+    """
+    parts = [
+        wide @ vectors.T + _error(vectors, np.linalg.norm(wide, axis=1))
+        for wide in map(as_float32, blocks(rows, slots))
+    ]
+    return np.concatenate([np.empty((0, len(vectors)), np.float32), *parts])
 
 
-def _split(slots: Slots, depths: Sequence[int]) -> list[Slots]:
-    """Slots, the best first, at rising depths."""
-    return np.split(slots, depths[:-1])
+def _error(vectors: Vectors, lengths: Vectors) -> Vectors:
+    """(K, D), (n,) -> (n, K) what products in float32 are off at most (Higham 2002, chapter 3)."""
+    most = np.float32(vectors.shape[1]) * np.finfo(np.float32).eps
+    return np.asarray(np.outer(lengths, most * np.linalg.norm(vectors, axis=1)), np.float32)
 
 
-def image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> NDArray[np.float64]:
+def image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> Floats:
     """(n,) what images score: inner products with a query's image vector, and what it names."""
     assert query.image is not None
     scores = exact_scores(query.image, rows, slots)
@@ -366,7 +357,17 @@ def image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> NDArray[np.fl
     return np.asarray(scores + np.concatenate([np.empty(0), *parts]))
 
 
-def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float64]:
+def most_image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> Floats:
+    """(n,) the most that `image_scores` are."""
+    assert query.image is not None
+    if query.named is None:
+        return most_products(query.image[None], rows, slots)[:, 0].astype(np.float64)
+    vectors = np.concatenate([query.image[None], query.named.weights])
+    most = most_products(vectors, rows, slots)
+    return np.asarray(most[:, 0] + query.named.of_products(most[:, 1:]))
+
+
+def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> Floats:
     """(n,) inner products that depend on query and row alone.
 
     A matrix product may sum a row differently according to its neighbours; products summed

@@ -7,21 +7,35 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from capsearch.engine.bounds import DEEPER, OVERSAMPLING, Candidates, InParts, Pool, rank, settle
+from capsearch.engine.bounds import (
+    DEEPER,
+    OVERSAMPLING,
+    Best,
+    Candidates,
+    InParts,
+    Pool,
+    Ranked,
+    Scored,
+    settle,
+)
 from capsearch.engine.evidence import Evidence
-from capsearch.engine.fusion import SingleSource
+from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights, SingleSource
 from capsearch.engine.query import EncodedQuery
 
 CM = EncodedQuery(SingleSource("image"), np.ones(1, np.float32))
 SCORES = {f"i{n:03}": 1 - n / 100 for n in range(100)}
 
 
-def pool(depth: int, missed: frozenset[str] = frozenset()) -> Pool[int]:
+def pool(depth: int, missed: frozenset[str] = frozenset()) -> Pool[str]:
     """The best `depth` but those missed; none outside scores more than the last of these."""
     ids = [one for one in list(SCORES)[:depth] if one not in missed]
     evidence = Evidence.of(len(ids), image=np.array([SCORES[one] for one in ids]))
     bound = -np.inf if depth >= len(SCORES) else list(SCORES.values())[depth - 1]
-    return Pool(rank(CM, evidence, ids, list(range(len(ids)))), bound)
+    return Pool(rank(CM, evidence, ids), bound)
+
+
+def rank(query: EncodedQuery, evidence: Evidence, ids: list[str]) -> list[Ranked[str]]:
+    return Scored.of(query.fusion, ids, ids, evidence, {}).ranked(query.min_score)
 
 
 def ids(ranked) -> list[str]:
@@ -31,14 +45,14 @@ def ids(ranked) -> list[str]:
 def test_ties_rank_by_id_and_what_is_below_the_cut_off_is_left_out():
     query = EncodedQuery(SingleSource("image"), np.ones(1, np.float32), min_score=0.5)
     evidence = Evidence.of(4, image=np.array([0.5, 0.9, 0.4, 0.9]))
-    ranked = rank(query, evidence, ["a", "c", "x", "b"], [0, 1, 2, 3])
-    assert [(one.image_id, one.row) for one in ranked] == [("b", 3), ("c", 1), ("a", 0)]
+    ranked = rank(query, evidence, ["a", "c", "x", "b"])
+    assert [(hit.image_id, hit.row) for hit in ranked] == [("b", 3), ("c", 1), ("a", 0)]
 
 
 def test_a_step_goes_deeper_until_the_page_is_settled():
     depths = []
 
-    def gather(depth: int) -> list[Pool[int]]:
+    def gather(depth: int) -> list[Pool[str]]:
         depths.append(depth)
         return [pool(depth)]
 
@@ -48,7 +62,7 @@ def test_a_step_goes_deeper_until_the_page_is_settled():
 
 
 def test_pages_neither_repeat_nor_drop_a_document_that_a_first_step_missed():
-    def gather(depth: int) -> list[Pool[int]]:
+    def gather(depth: int) -> list[Pool[str]]:
         return [pool(depth, frozenset({"i000"}) if depth == 8 else frozenset())]
 
     whole = ids(settle(CM, 1000, 8, gather))
@@ -60,7 +74,7 @@ def test_pages_neither_repeat_nor_drop_a_document_that_a_first_step_missed():
 def test_pages_do_not_depend_on_how_many_parts_of_a_step_were_needed():
     """The second part has a document that should have been in the first."""
 
-    def gather(depth: int) -> Iterator[Pool[int]]:
+    def gather(depth: int) -> Iterator[Pool[str]]:
         found = pool(depth, frozenset({"i001"}))
         yield Pool(found.ranked[:4], found.ranked[4].score)
         yield pool(depth)
@@ -78,7 +92,7 @@ def test_once_no_other_document_can_pass_the_cut_off_all_are_settled(stop):
     query = EncodedQuery(SingleSource("image"), np.ones(1, np.float32), min_score=0.97)
     depths = []
 
-    def gather(depth: int) -> list[Pool[int]]:
+    def gather(depth: int) -> list[Pool[str]]:
         depths.append(depth)
         found = pool(depth)
         return [Pool([one for one in found.ranked if one.score >= 0.97], found.bound)]
@@ -99,7 +113,7 @@ def in_parts(read: list[list[str]], error: float = 0.0, first: int = 8) -> InPar
     def score(keys):
         read.append(keys.tolist())
         evidence = Evidence.of(len(keys), image=np.array([SCORES[one] for one in keys.tolist()]))
-        return rank(CM, evidence, keys.tolist(), keys.tolist())
+        return rank(CM, evidence, keys.tolist())
 
     return InParts(find, score, first)
 
@@ -147,3 +161,16 @@ def test_candidates_of_which_nothing_is_known_are_one_part():
     keys = np.arange(100)
     [(part, behind)] = Candidates(keys, None, -np.inf).parts(8)
     assert (part.tolist(), behind) == (keys.tolist(), -np.inf)
+
+
+def test_what_one_source_found_has_at_most_what_others_have_outside_by_the_other():
+    """Log-odds: 2 CM + 3 words - 1. A document found twice by a source counts by the best."""
+    model = EvidenceModel({"": KindWeights(-1.0, {"image": 2.0, "words": 3.0}, {})}, 1, 0.0, 0.0)
+    image = Best(np.array(["b", "a", "b"]), np.array([0.5, 0.9, 0.6]), 0.4)
+    words = Best(np.array(["c"]), np.array([0.2]), 0.0)
+    fusion = CalibratedEvidence(model, {}, 1)
+    candidates = Candidates.of(fusion, {"image": image, "words": words})
+    assert candidates.keys.tolist() == ["a", "b", "c"]
+    assert candidates.bounds == pytest.approx([2 * 0.9 - 1, 2 * 0.6 - 1, 2 * 0.4 + 3 * 0.2 - 1])
+    assert candidates.outside == pytest.approx(2 * 0.4 - 1)
+    assert Candidates.of(fusion, {"image": image}, complete=True).outside == -np.inf

@@ -169,11 +169,9 @@ def test_few_captions_among_many_images_are_searched_without_reading_all_images(
     names = [f"i{n:03}" for n in range(200)]
     captions = [("i007", said("cat"), X)]
     monkeypatch.setattr(search, "MIN_DEPTH", 8)
-    scored, asked = search.Search.scored, []
+    rows, asked = search.Revision.rows, []
     monkeypatch.setattr(
-        search.Search,
-        "scored",
-        lambda self, slots: asked.append(len(slots)) or scored(self, slots),
+        search.Revision, "rows", lambda self, slots: asked.append(len(slots)) or rows(self, slots)
     )
     with collection_of(
         tmp_path / "index", [document(one) for one in names], dict.fromkeys(names, X), captions
@@ -188,14 +186,17 @@ def test_a_document_that_codes_find_late_does_not_disturb_the_pages(tmp_path, mo
     names = [f"i{n:02}" for n in range(64)]
     vectors = {one: np.array([1 - n / 64, 0, 0], np.float32) for n, one in enumerate(names)}
 
-    class Forgetful(nearest.ExactSearch):
+    class Forgetful(nearest.Nearest):
         """Finds the second best row in the second step."""
 
+        def __init__(self, rows):
+            self.exact = nearest.ExactSearch(rows)
+
         def steps(self, query, depths):
-            first, *others = super().steps(query, depths)
+            first, *others = self.exact.steps(query, depths)
             return [first[first != 1], *(np.append(one, [1]) for one in others)]
 
-    monkeypatch.setattr(search, "MIN_DEPTH", 8)
+    monkeypatch.setattr(search, "MIN_DEPTH", 32)  # the first step has a quarter of it
     monkeypatch.setattr(nearest, "build", lambda rows, codes: Forgetful(rows))
     with collection_of(tmp_path / "index", [document(one) for one in names], vectors, ()) as opened:
         pages = [

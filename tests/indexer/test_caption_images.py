@@ -49,13 +49,12 @@ def asked(monkeypatch) -> list[str]:
 
 
 def opened(collection) -> CaptionImages:
-    return CaptionImages.open(
-        collection.catalog.array("captions"), collection.catalog.array("vectors")
-    )
+    catalog = collection.catalog
+    return CaptionImages(catalog, catalog.array("captions"), catalog.array("vectors"))
 
 
 def images_of(collection, captions=range(40)) -> list[int]:
-    return opened(collection).of(collection.catalog, np.array(captions, np.int64)).tolist()
+    return opened(collection).of(np.array(captions, np.int64)).tolist()
 
 
 def path_of(collection):
@@ -84,12 +83,19 @@ def test_the_end_of_a_run_writes_the_image_of_each_caption(collection, asked):
     assert path_of(collection).name == "captions-1.images"
     cached = opened(collection)
     asked.clear()
-    assert cached.of(collection.catalog, np.arange(40)).tolist() == EXPECTED
+    assert cached.of(np.arange(40)).tolist() == EXPECTED
     assert not asked
 
 
 def test_without_a_cache_images_are_looked_up(collection):
     assert images_of(collection) == EXPECTED and not path_of(collection).exists()
+
+
+def test_what_was_looked_up_is_kept(collection, asked):
+    cached = opened(collection)
+    for _ in range(2):
+        assert cached.of(np.arange(40)).tolist() == EXPECTED
+    assert sum("JOIN images" in sql for sql in asked) == 1
 
 
 def test_captions_added_since_are_looked_up_and_join_the_file(collection, asked):
@@ -117,7 +123,7 @@ def test_captions_deleted_before_belong_to_no_image(collection, asked):
     matches.refresh(collection.catalog)
     cached = opened(collection)
     asked.clear()
-    assert cached.of(collection.catalog, np.array([3, 4, 5, 6])).tolist() == [1, -2, -2, 3]
+    assert cached.of(np.array([3, 4, 5, 6])).tolist() == [1, -2, -2, 3]
     assert not asked
 
 
@@ -162,21 +168,21 @@ def test_whether_people_wrote_any_caption_is_known_of_those_in_the_file_and_late
     captions = [(one, generated(f"{one} {n}"), X) for one in NAMES for n in range(2)]
     path, documents = tmp_path / "index", [document(one) for one in NAMES]
     with collection_of(path, documents, dict.fromkeys(NAMES, X), captions) as models:
-        assert opened(models).by_people(models.catalog)  # without a cache, they may have
+        assert opened(models).by_people  # without a cache, they may have
         matches.refresh(models.catalog)
-        assert not opened(models).by_people(models.catalog)
+        assert not opened(models).by_people
         add_captions(models, 2)
-        assert opened(models).by_people(models.catalog)  # too many to look up
+        assert opened(models).by_people  # too many to look up
         monkeypatch.setattr(matches, "_LACKING", 2)
-        assert opened(models).by_people(models.catalog)
+        assert opened(models).by_people
         execute(models, "UPDATE captions SET source = 'model:m' WHERE slot >= 40")
-        assert not opened(models).by_people(models.catalog)
+        assert not opened(models).by_people
 
 
 def test_where_people_wrote_one_caption_they_wrote_some(collection):
     execute(collection, "UPDATE captions SET source = 'model:m' WHERE slot != 17")
     matches.refresh(collection.catalog)
-    assert opened(collection).by_people(collection.catalog)
+    assert opened(collection).by_people
 
 
 @pytest.mark.parametrize("keep", [0, 10, 128, 131, -1, -4])
@@ -205,7 +211,8 @@ def test_a_reader_of_an_earlier_state_does_not_use_the_later_file(collection):
     earlier = collection.catalog.array("captions")
     add_captions(collection, 3)
     matches.refresh(collection.catalog)
-    assert not len(CaptionImages.open(earlier, collection.catalog.array("vectors")).known)
+    catalog = collection.catalog
+    assert not len(CaptionImages(catalog, earlier, catalog.array("vectors")).known)
 
 
 def test_few_captions_need_no_cache(collection, monkeypatch):

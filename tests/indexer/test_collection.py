@@ -172,7 +172,8 @@ def test_a_large_index_caches_its_codes_and_returns_the_same_hits(where, fake_mo
             (where / "vectors-1.codes").write_bytes(content)
         with Collection.open(where, fake_model) as reader:
             assert reader.engine().search(Query("red")).hits == before.hits
-            assert isinstance(reader.backend._open().nearest_images, nearest.CodeSearch)
+            revision = reader.backend._open(reader.catalog.state())
+            assert isinstance(revision.images.search, nearest.CodeSearch)
 
 
 @pytest.mark.usefixtures("large")

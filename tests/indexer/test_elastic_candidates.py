@@ -14,7 +14,7 @@ from capsearch.indexer.elastic import requests as matches
 from capsearch.indexer.elastic import search as ranking
 from capsearch.indexer.elastic.documents import MAX_RESULT_WINDOW
 from capsearch.indexer.elastic.requests import Matches, Words
-from capsearch.indexer.elastic.search import OVERSAMPLING, Finder, Listed
+from capsearch.indexer.elastic.search import OVERSAMPLING, Search, best_by_tags
 
 ERROR = 1e-3
 OKAPI = Words("words", ("okapi",), (3.0,), 4.0, ("okapi",), 2, outside=0.25)
@@ -48,7 +48,7 @@ class FakeBackend:
 
 
 def found(backend: FakeBackend, query: EncodedQuery, depth: int, known: Matches = NONE):
-    candidates = Finder(backend, query, known, [requests.SEARCHABLE]).find(depth)
+    candidates = Search(backend, query, known, [requests.SEARCHABLE]).candidates(depth)
     bounds = dict(zip(candidates.keys.tolist(), candidates.bounds.tolist(), strict=True))
     return bounds, candidates.outside
 
@@ -152,7 +152,7 @@ def test_tags_count_by_the_mean_of_what_is_named():
 
 
 def test_no_tag_is_surer_than_sure():
-    assert Listed.by_tags([hit("a", 1.0)], 2).of("a") == 1.0
+    assert best_by_tags([[hit("a", 1.0)]], 2).most.tolist() == [1.0]
 
 
 def test_answers_stay_within_what_elasticsearch_allows():
@@ -167,10 +167,10 @@ def test_before_all_documents_are_compared_graphs_are_searched_as_deep_as_they_a
         depths.append(depth)
         return Candidates(np.array([], str), np.empty(0), np.inf)
 
-    monkeypatch.setattr(Finder, "find", find)
-    monkeypatch.setattr(ranking.Search, "_score", lambda *_: [])
-    monkeypatch.setattr(ranking.Search, "_all", lambda _: [Ranked(1.0, "a", None)])
-    search = ranking.Search(FakeBackend(), EncodedQuery(CM, X), NONE, [])
+    monkeypatch.setattr(Search, "candidates", find)
+    monkeypatch.setattr(Search, "_score", lambda *_: [])
+    monkeypatch.setattr(Search, "_all", lambda _: [Ranked(1.0, "a", None, 0)])
+    search = Search(FakeBackend(), EncodedQuery(CM, X), NONE, [])
     assert [one.image_id for one in search.ranked(10)] == ["a"]
     assert depths == [100, 400, 1600, ranking.MAX_DEPTH]
 

@@ -10,7 +10,14 @@ import pytest
 from capsearch.indexer.sqlite import nearest
 from capsearch.indexer.sqlite import nearest as pq
 from capsearch.indexer.sqlite.arrays import as_float32
-from capsearch.indexer.sqlite.nearest import CodeSearch, ExactSearch, GpuSearch, coded, exact_scores
+from capsearch.indexer.sqlite.nearest import (
+    CodeSearch,
+    ExactSearch,
+    GpuSearch,
+    coded,
+    exact_scores,
+    most_products,
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +47,14 @@ def test_as_many_rows_as_there_are_can_be_asked_for(unit_rows):
         assert sorted(search.top(unit_rows[0], 9).tolist()) == [0, 1, 2, 3, 4]
 
 
-def test_the_best_of_some_rows(unit_rows):
-    chosen = np.arange(0, 6000, 3)
-    found = nearest.best_of(unit_rows[1], unit_rows, chosen, 10)
-    expected = chosen[np.argsort(-(unit_rows[chosen] @ unit_rows[1]))[:10]]
-    assert set(found.tolist()) == set(expected.tolist())
+@pytest.mark.parametrize("dtype", ["<f4", "<f2"])
+def test_no_inner_product_is_more_than_its_bound_nor_much_less(unit_rows, dtype):
+    rows = (3 * unit_rows[:2000]).astype(dtype)
+    for query in unit_rows[:20]:
+        exact = exact_scores(query, rows, np.arange(2000))
+        some = most_products(query[None], rows, np.arange(0, 2000, 3))[:, 0]
+        for most, scores in ((ExactSearch(rows).most(query), exact), (some, exact[::3])):
+            assert (scores <= most).all() and (most - scores).max() < 1e-4
 
 
 def test_codes_at_depth_100_hold_99_of_100_of_the_best_ten(unit_rows):
@@ -134,11 +144,16 @@ def test_with_gpus_large_files_are_searched_there(unit_rows, monkeypatch):
 def test_a_gpu_finds_no_more_ahead_than_one_search_can(unit_rows):
     search = GpuSearch.__new__(GpuSearch)
     search._rows, asked = unit_rows, []
-    search.top = lambda query, depth: asked.append(depth) or np.arange(depth)
-    assert [len(one) for one in search.steps(unit_rows[0], [500, 2000])] == [500, 1500]
-    assert [len(one) for one in search.steps(unit_rows[0], [1200, 4800])] == [1200]
-    assert [len(one) for one in search.steps(unit_rows[0], [3000])] == [3000]
-    assert asked == [2000, 1200, 3000]
+
+    def found(row, depth):
+        asked.append(depth)
+        return None, np.arange(depth)[None]
+
+    search._index = SimpleNamespace(search=found)
+    assert [len(step) for step in search.steps(unit_rows[0], [500, 2000])] == [500, 1500]
+    assert [len(step) for step in search.steps(unit_rows[0], [1200, 4800])] == [1200]
+    assert [len(step) for step in search.steps(unit_rows[0], [3000])] == [3000]
+    assert asked == [2000, 1200]
 
 
 def test_a_score_does_not_depend_on_the_rows_around_it(unit_rows):

@@ -33,10 +33,11 @@ def test_a_second_run_opens_no_file(collection, image_folder, monkeypatch):
 
 def test_a_second_run_without_changes_opens_no_file_again(collection, image_folder):
     index(collection, [image_folder])
-    revision, arrays = collection.catalog.revision(), collection.backend._open()
+    state = collection.catalog.state()
+    opened = collection.backend._open(state)
     index(collection, [image_folder])
-    assert collection.catalog.revision() == revision
-    assert collection.backend._open() is arrays
+    assert collection.catalog.state() == state
+    assert collection.backend._open(state) is opened
 
 
 def test_without_roots_the_known_roots_are_scanned_again(collection, image_folder, image):

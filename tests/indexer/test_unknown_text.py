@@ -31,13 +31,13 @@ def test_a_query_without_a_vector_looks_at_the_documents_with_its_words_only(tmp
     with collection_of(tmp_path / "index", named, vectors, ()) as collection:
         from capsearch.indexer.sqlite import search
 
-        real = search.Search.scored
+        real = search.Revision.rows
         monkeypatch.setattr(
-            search.Search,
-            "scored",
+            search.Revision,
+            "rows",
             lambda self, slots: scored.append(len(slots)) or real(self, slots),
         )
         query = EncodedQuery(SingleSource("image"), image=NOTHING, words=("zyzzyva",))
         assert len(collection.backend.search(query, Filters(), 5)) == 1
-        assert scored == [1, 1]
+        assert scored == [1]
         assert collection.backend.search(replace(query, words=()), Filters(), 5) == ()

@@ -13,7 +13,7 @@ from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite import matches
-from capsearch.indexer.sqlite.matches import WordCounts, match, tokens_of
+from capsearch.indexer.sqlite.matches import WordIndex, tokens_of
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
@@ -29,6 +29,11 @@ def having(collection, *phrases: str) -> list[str]:
     folded = tuple(tuple(phrase.split()) for phrase in phrases)
     query = EncodedQuery(SingleSource("image"), X, phrases=folded)
     return ids(collection.backend.search(query, Filters(), 10))
+
+
+def match(collection, *words: str):
+    """Where words occur in what people wrote."""
+    return WordIndex(collection.catalog).match(words, 2)[0]
 
 
 def change(collection, action) -> None:
@@ -51,21 +56,23 @@ def test_names_without_a_suffix_and_windows_paths_count_too():
 
 
 def test_matches_add_the_weights_of_the_words(collection):
-    found = match(collection.catalog, ("red", "bus", "nowhere"), 2, WordCounts())
+    found = match(collection, "red", "bus", "nowhere")
     red, bus, nowhere = (word_weight(2, count) for count in (2, 1, 0))
-    numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
-    assert found.coverage(numbers["a"]) == pytest.approx(red / (red + bus + nowhere))
-    assert found.coverage(numbers["b"]) == pytest.approx((red + bus) / (red + bus + nowhere))
-    assert found.coverage(999) == 0
+    slots = dict(collection.catalog.rows("SELECT id, slot FROM images"))
+    total = red + bus + nowhere
+    assert found.coverage([slots["a"], slots["b"], 999]) == pytest.approx(
+        [red / total, (red + bus) / total, 0]
+    )
+    assert found.best().keys.tolist() == sorted(slots.values()) and found.best().outside == 0
 
 
 def test_a_query_without_words_matches_nothing(collection):
-    assert match(collection.catalog, (), 2, WordCounts()).coverage(1) == 0
+    assert match(collection).coverage([0]) == 0
 
 
 @pytest.mark.parametrize("word", ['"', "red*", "red OR bus", "NOT", "a:b", "(", "-red", "ςigma"])
 def test_no_word_is_taken_for_syntax(collection, word):
-    assert match(collection.catalog, (word,), 2, WordCounts()).weights == {}
+    assert match(collection, word).weights == {}
     assert having(collection, "car", word) in ([], ["a"])
 
 
@@ -74,12 +81,10 @@ def test_letters_beyond_ascii_are_matched_as_they_were_folded(collection):
     change(collection, lambda writer: [writer._put_caption("a", "", said(one)) for one in texts])
     with CatalogWriter(collection.catalog).transaction():
         folded = tokens_of(collection.catalog.documents(["a"])["a"], fold)
-        number = collection.catalog.rows("SELECT number FROM images WHERE id = 'a'")[0][0]
+        [(number, slot)] = collection.catalog.rows("SELECT number, slot FROM images WHERE id = 'a'")
         CatalogWriter(collection.catalog).put_words("words", [(number, folded)])
     for text in texts:
-        assert set(match(collection.catalog, keywords(text), 2, WordCounts()).weights) == {
-            number
-        }, text
+        assert set(match(collection, *keywords(text)).weights) == {slot}, text
 
 
 def test_a_new_caption_is_found_and_a_removed_one_is_not(collection):
@@ -139,9 +144,8 @@ def test_nothing_is_stale_after_the_words_were_indexed(collection):
 
 def test_of_a_very_long_query_the_rarest_words_count(collection, monkeypatch):
     monkeypatch.setattr(matches, "MAX_WORDS", 1)
-    found = match(collection.catalog, ("red", "bus"), 2, WordCounts())
-    numbers = dict(collection.catalog.rows("SELECT id, number FROM images"))
-    assert set(found.weights) == {numbers["b"]}
+    slots = dict(collection.catalog.rows("SELECT id, slot FROM images"))
+    assert set(match(collection, "red", "bus").weights) == {slots["b"]}
 
 
 def test_a_word_finds_an_image_far_from_the_query(collection):
@@ -149,25 +153,22 @@ def test_a_word_finds_an_image_far_from_the_query(collection):
     assert ids(collection.backend.search(query, Filters(), 1)) == ["b"]
 
 
-def test_counts_are_made_once_for_each_revision(collection, monkeypatch):
-    counts, asked = WordCounts(), []
+def test_what_was_looked_up_of_words_is_kept(collection, monkeypatch):
+    index, asked = WordIndex(collection.catalog), []
     rows = collection.catalog.rows
     monkeypatch.setattr(
         collection.catalog, "rows", lambda sql, *more: asked.append(sql) or rows(sql, *more)
     )
-    first = counts.of(collection.catalog, ("red", "nowhere"))
-    assert counts.of(collection.catalog, ("nowhere", "red")) == first and first["nowhere"] == 0
-    assert sum("words_vocab" in sql for sql in asked) == 2
-    monkeypatch.setattr(collection.catalog, "revision", lambda: 99)
-    counts.of(collection.catalog, ("red",))
-    assert sum("words_vocab" in sql for sql in asked) == 3
+    first = index.match(("red", "nowhere"), 2)
+    assert len(asked) == 2  # how often words occur, and where rare ones do
+    assert index.match(("nowhere", "red"), 2) == first and len(asked) == 2
+    index.match(("red", "bus"), 2)
+    assert len(asked) == 4 and "red" not in str(asked[2:])
 
 
-def test_counts_of_what_people_and_what_models_wrote_are_kept_apart(collection):
-    counts = WordCounts()
-    assert counts.of(collection.catalog, ("red",)) == {"red": 2}
-    assert counts.of(collection.catalog, ("red",), matches.GENERATED_KIND) == {"red": 0}
-    assert counts.of(collection.catalog, ("red",)) == {"red": 2}
+def test_what_people_and_what_models_wrote_are_kept_apart(collection):
+    people, models = WordIndex(collection.catalog).match(("red",), 2)
+    assert len(people.weights) == 2 and models.weights == {}
 
 
 def test_of_several_phrases_the_rarest_is_counted_up_to_a_limit(collection):
