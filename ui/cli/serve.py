@@ -11,6 +11,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import webbrowser
@@ -53,6 +54,10 @@ there without the token, for everyone on this machine, to search only; with --pa
 
 MAX_UPLOAD_MB = 20
 TOKEN_BYTES = 24
+# A random.py or streamlit.py in the working directory is not code that the server may run. Python
+# 3.10 does not know the option; there, the server's own empty directory has to do.
+_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
+_PATHS = ("CAPSEARCH_INDEX", "CAPSEARCH_MODELS", "CAPSEARCH_DATA", "CAPSEARCH_ES_CA")
 WILDCARDS = ("0.0.0.0", "::")  # every address of this machine
 START_S, POLL_S = 60.0, 0.2
 
@@ -226,7 +231,7 @@ def _arguments(host: str, port: int) -> list[str]:
         "client.showErrorDetails": "none",
     }
     flags = [f"--{name}={value}" for name, value in {**settings, **THEME}.items()]
-    return [sys.executable, "-m", "streamlit", "run", str(page), *flags]
+    return [sys.executable, *_SAFE_PATH, "-m", "streamlit", "run", str(page), *flags]
 
 
 def _environment(
@@ -236,7 +241,8 @@ def _environment(
     access: AccessSettings,
 ) -> dict[str, str]:
     """Environment variables for the page: access, collections (unset: the default one), log."""
-    environment = {**os.environ, **access.to_environment()}
+    environment = {**os.environ, **_absolute_paths(), **access.to_environment()}
+    environment["PYTHONSAFEPATH"] = "1"  # for processes that the server starts, too
     environment["STREAMLIT_SERVER_ENABLE_AGENT_API"] = "false"  # older versions do not know it
     if indexes:
         chosen = os.pathsep.join(str(path.absolute()) for path in indexes)
@@ -248,10 +254,27 @@ def _environment(
     return environment
 
 
+def _absolute_paths() -> dict[str, str]:
+    """The variables that hold paths, which the server reads in another working directory."""
+    paths = {
+        name: str(Path(os.environ[name]).absolute()) for name in _PATHS if os.environ.get(name)
+    }
+    python_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    joined = os.pathsep.join(str(Path(path).absolute()) for path in python_path)
+    return {**paths, "PYTHONPATH": joined} if joined else paths
+
+
 def _serve(arguments: list[str], environment: dict[str, str]) -> int:
-    """Run the server until it exits; Ctrl-C reaches it as well and stops it."""
+    """Run the server until it exits; Ctrl-C reaches it as well and stops it.
+
+    Its working directory is an empty one, so that neither code nor settings (.streamlit) are
+    found where the user happens to be.
+    """
     stderr = 2  # the server's messages go there: stdout is for results
-    with subprocess.Popen(arguments, env=environment, stdout=stderr) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="capsearch-ui-") as empty,
+        subprocess.Popen(arguments, env=environment, cwd=empty, stdout=stderr) as server,
+    ):
         with suppress(KeyboardInterrupt):
             return server.wait()
         return server.wait()  # the same Ctrl-C has reached it; wait until it has closed
