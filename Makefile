@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check --quiet
 DATA_PACKAGES := encoders/unidic/pyproject.toml encoders/weights/pyproject.toml
 PACKAGES := capsearch engine encoders indexer ui benchmarks
+JOBS ?= 2
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser)
 export CHROMIUM
 
@@ -26,10 +27,10 @@ lint: $(VENV)/.test  ## ruff: errors and formatting
 types: $(VENV)/.test  ## mypy --strict
 	@$(BIN)/mypy -p capsearch
 
-pytest: $(VENV)/.test  ## the tests alone; JOBS=2 runs two files at a time
+pytest: $(VENV)/.test  ## the tests alone, two files at a time (JOBS=2; 0: in one process)
 	@test -x "$(CHROMIUM)" || echo "note: no chromium found, so the browser tests are skipped (with CI=true they fail);" \
 	  "on Debian or Ubuntu: apt-get install chromium fonts-noto-cjk, or set CHROMIUM=/path/to/it"
-	@$(BIN)/pytest $(if $(JOBS),-n $(JOBS) --dist loadfile)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 elastic: $(VENV)/.test  ## the tests that need an Elasticsearch, which they start; downloaded once
 	@$(BIN)/pytest -m "elastic and not slow" -rs
