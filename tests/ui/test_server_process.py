@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-START_S = 120.0  # generous, for a busy machine
+import pytest
+
+START_S = 60.0  # generous, for a busy machine
 RUN = "from capsearch.ui.cli.main import run; run()"
 
 
@@ -53,14 +55,12 @@ def capsearch_ui(
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
     try:
         wait_until(port, listening=True)
         yield process, port
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        process.terminate()
         process.wait(30)
         wait_until(port, listening=False)
 
@@ -75,3 +75,13 @@ def test_no_code_in_the_working_directory_is_run(tmp_path: Path) -> None:
     with capsearch_ui(folder):
         pass
     assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_server_ends_with_the_command_that_started_it(tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    with capsearch_ui(folder) as (process, port):
+        process.send_signal(number)
+        process.wait(30)
+        wait_until(port, listening=False)

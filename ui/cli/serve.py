@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -15,9 +16,11 @@ import tempfile
 import threading
 import time
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 import click
 from click.core import ParameterSource
@@ -60,6 +63,7 @@ _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 _PATHS = ("CAPSEARCH_INDEX", "CAPSEARCH_MODELS", "CAPSEARCH_DATA", "CAPSEARCH_ES_CA")
 WILDCARDS = ("0.0.0.0", "::")  # every address of this machine
 START_S, POLL_S = 60.0, 0.2
+GRACE_S = 10.0  # for the server to end when it is asked to
 
 
 @click.command(epilog=EXAMPLES)
@@ -212,7 +216,7 @@ def _arguments(host: str, port: int) -> list[str]:
 
     What protects the page is set here and not left to the user's Streamlit configuration.
     """
-    page = Path(__file__).parents[1] / "web" / "page.py"
+    web = Path(__file__).parents[1] / "web"
     settings = {
         "server.address": host,
         "server.port": port,
@@ -231,7 +235,8 @@ def _arguments(host: str, port: int) -> list[str]:
         "client.showErrorDetails": "none",
     }
     flags = [f"--{name}={value}" for name, value in {**settings, **THEME}.items()]
-    return [sys.executable, *_SAFE_PATH, "-m", "streamlit", "run", str(page), *flags]
+    run = [sys.executable, *_SAFE_PATH, "-m", "streamlit", "run", str(web / "server.py")]
+    return [*run, *flags, "--", str(web / "page.py")]
 
 
 def _environment(
@@ -265,16 +270,48 @@ def _absolute_paths() -> dict[str, str]:
 
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> int:
-    """Run the server until it exits; Ctrl-C reaches it as well and stops it.
+    """Run the server until it exits; signals that end this process end the server.
 
     Its working directory is an empty one, so that neither code nor settings (.streamlit) are
-    found where the user happens to be.
+    found where the user happens to be. Its stdin is a pipe that closes when this process is gone,
+    however it ended.
     """
     stderr = 2  # the server's messages go there: stdout is for results
     with (
         tempfile.TemporaryDirectory(prefix="capsearch-ui-") as empty,
-        subprocess.Popen(arguments, env=environment, cwd=empty, stdout=stderr) as server,
+        subprocess.Popen(
+            arguments, env=environment, cwd=empty, stdin=subprocess.PIPE, stdout=stderr
+        ) as server,
+        _passed_on(server),
     ):
         with suppress(KeyboardInterrupt):
-            return server.wait()
-        return server.wait()  # the same Ctrl-C has reached it; wait until it has closed
+            return _exit_code(server.wait())
+        return _exit_code(server.wait())  # the same Ctrl-C has reached it; wait until it closed
+
+
+def _exit_code(code: int) -> int:
+    """As shells give it: 128 and the number of the signal that ended a process."""
+    return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _passed_on(server: subprocess.Popen[bytes]) -> Iterator[None]:
+    """What would end this process alone ends the server, and then this process."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        server.terminate()
+        kill = threading.Timer(GRACE_S, server.kill)
+        kill.daemon = True
+        kill.start()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    names = ("SIGTERM", "SIGHUP", "SIGBREAK")  # those that this system has
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -53,12 +53,13 @@ def serving(
     port = _free_port()
     arguments = serve._arguments("127.0.0.1", port)
     if page is not None:
-        arguments[arguments.index("run") + 1] = str(page)
+        arguments[-1] = str(page)
     access = access or AccessSettings(token=TOKEN)
     with (log or Path(os.devnull)).open("wb") as output:
         server = subprocess.Popen(
             arguments,
             env=serve._environment(tuple(indexes), (), timing_log, access),
+            stdin=subprocess.PIPE,  # the server ends when it closes
             stdout=output,
             stderr=output,
         )
