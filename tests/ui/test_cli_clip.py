@@ -140,7 +140,8 @@ def test_text_encoders_are_taught_by_a_teacher_and_then_search_without_its_text_
     assert command("index", str(tmp_path / "data"), "--model", "student")[0] == 0
     (tmp_path / "models" / "small" / "text.onnx").unlink()
     assert len(found(command, "赤い壁")["hits"]) == 10
-    code, _, err = command("train", "text", "--teacher", "small", "--backbone", "lite0", *options)
+    both = ("--teacher", "small", "--backbone", "lite0", "--name", "another")
+    code, _, err = command("train", "text", *options, *both)
     assert code == 2 and "leave it out" in err
 
 
@@ -172,7 +173,7 @@ def test_export_reports_the_folder_the_parity_and_how_to_use_it(
 def test_benchmark_measures_models_beside_the_built_in_one(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capsearch.benchmarks import speed as measuring
+    from capsearch.benchmarks import timing as measuring
 
     monkeypatch.setattr(measuring, "ProcessPoolExecutor", Here)
     code, out, err = command("models", "benchmark", "small", "--repeats", "1", "--json")
