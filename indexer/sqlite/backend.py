@@ -35,7 +35,7 @@ class EmbeddedBackend:
     def stats(self) -> Stats:
         """Documents that can be found, and whether any caption has a vector."""
         state = self.catalog.state()
-        return Stats(self._documents(state), state.captioned)
+        return Stats(self.documents(state), state.captioned)
 
     def search(
         self, query: EncodedQuery, filters: Filters, limit: int, offset: int = 0
@@ -45,7 +45,7 @@ class EmbeddedBackend:
             return ()
 
         def page(revision: Revision) -> tuple[Found, ...]:
-            documents = self._documents(revision.state)
+            documents = self.documents(revision.state)
             allowed = Allowed.by(self.catalog, filters, query.phrases, documents)
             search = Search(self.catalog, revision, query, allowed, documents)
             return search.page(search.ranked(offset + limit)[offset : offset + limit])
@@ -88,7 +88,7 @@ class EmbeddedBackend:
         self._facets = counted
         return counted.facets
 
-    def _documents(self, state: State) -> int:
+    def documents(self, state: State) -> int:
         """How many documents a search can find; counted once where no writer did."""
         if state.searchable is not None:
             return state.searchable

@@ -26,7 +26,14 @@ from capsearch.encoders import atomic
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.text import concepts
-from capsearch.engine.errors import IndexBusy, IndexEmpty, IndexMissing, ModelMismatch, NotAnIndex
+from capsearch.engine.errors import (
+    IndexBusy,
+    IndexEmpty,
+    IndexMissing,
+    IndexProblem,
+    ModelMismatch,
+    NotAnIndex,
+)
 from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.sqlite import manifest, matches, nearest
@@ -224,7 +231,7 @@ class Collection(Closing):
             if identity is None:
                 raise _missing(path)
             collection = cls(path, model or registry.load(identity.source), catalog, None)
-            collection.require_same_model()
+            collection._require(identity)
         except BaseException:
             catalog.close()
             raise
@@ -281,7 +288,10 @@ class Collection(Closing):
 
     def require_same_model(self) -> None:
         """ModelMismatch unless this index was built with `model`."""
-        made, this = self.identity, Identity.of(self.model)
+        self._require(self.identity)
+
+    def _require(self, made: Identity) -> None:
+        this = Identity.of(self.model)
         if not made.same_vectors(this):
             same = made.same_backbone(this)
             work = "images are not encoded again" if same else "every image is encoded again"
@@ -298,8 +308,10 @@ class Collection(Closing):
 
     def engine(self) -> SearchEngine:
         """A search engine over the current state of the index; IndexEmpty when it has no images."""
-        self.require_same_model()
-        if not len(self.backend):
+        state = self.catalog.state()
+        assert state.model is not None  # open and create made sure of it
+        self._require(Identity.parse(state.model))
+        if not self.backend.documents(state):
             advice = "add some with `capsearch index FOLDER`"
             raise IndexEmpty(f"the index at {self.path} holds no images; {advice}")
         return SearchEngine(self.backend, self.model.image, self.model.text)
@@ -399,9 +411,12 @@ def empty_arrays(folder: Path, identity: Identity, generation: int = 1) -> list[
 
 
 def _identity(catalog: SqliteCatalog) -> Identity | None:
-    if not catalog.rows("SELECT 1 FROM sqlite_master WHERE name = 'meta'"):
-        return None
-    text = catalog.meta("model")
+    try:
+        text = catalog.meta("model")
+    except IndexProblem:
+        if catalog.rows("SELECT 1 FROM sqlite_master"):
+            raise
+        return None  # an empty database: a writer was killed before it made the tables
     return Identity.parse(text) if text else None
 
 

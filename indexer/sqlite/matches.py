@@ -34,7 +34,6 @@ from capsearch.encoders.text import concepts
 from capsearch.engine.bounds import Best, distinct
 from capsearch.engine.evidence import Floats, is_rare, word_weight
 from capsearch.engine.records import GENERATED, TAKEN_FROM, Document
-from capsearch.indexer.sqlite import nearest
 from capsearch.indexer.sqlite.arrays import Slots, VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, within
 from capsearch.indexer.sqlite.writer import CatalogWriter
@@ -310,14 +309,14 @@ class CaptionImages:
 
 
 def refresh(catalog: SqliteCatalog) -> None:
-    """Writes the cache if there are many captions and it lacks more than some of them."""
+    """Writes the cache if it lacks more than some captions, or a tenth of few."""
     captions, images = catalog.array("captions"), catalog.array("vectors")
     path = captions.images_path
-    if not nearest.needs_codes(captions.view()):
+    if not captions.rows:
         path.unlink(missing_ok=True)
         return
     known = CaptionImages(catalog, captions, images).known
-    if not len(known) or captions.rows - len(known) > _LACKING:
+    if captions.rows - len(known) > min(_LACKING, captions.rows // 10):
         numbers = np.append(known, _numbers(catalog, len(known), captions.rows))
         people = bool(catalog.rows(_ANY.format(f"+slot IS NOT NULL AND {_BY_PEOPLE}")))
         with writing(path):

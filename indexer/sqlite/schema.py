@@ -197,15 +197,13 @@ def _leave_log(path: Path) -> None:
 
 
 def _open(path: Path, options: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
+    return sqlite3.connect(
         f"file:{quote(str(path))}?{options}",
         uri=True,
         timeout=_TIMEOUT_S,
         isolation_level=None,  # transactions are begun and committed explicitly
         check_same_thread=False,
     )
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
 
 
 def _writer(path: Path) -> sqlite3.Connection:
@@ -216,6 +214,7 @@ def _writer(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     try:
+        connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if new:
@@ -246,10 +245,12 @@ def _require_schema(path: Path, connection: sqlite3.Connection) -> int:
 
 def _schema(path: Path, connection: sqlite3.Connection) -> int:
     """The schema of a catalog, 0 for an empty database; NotAnIndex for one of something else."""
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    sql = "SELECT user_version, name FROM pragma_user_version LEFT JOIN sqlite_master"
+    numbers, names = zip(*connection.execute(sql), strict=True)
+    tables = {name for name in names if name is not None}
     if tables and not {"meta", "images", "captions"} <= tables:
         raise NotAnIndex(f"{path} is a database of something else; choose another --index")
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    return int(numbers[0])
 
 
 def _create(connection: sqlite3.Connection) -> None:

@@ -215,11 +215,10 @@ def test_a_reader_of_an_earlier_state_does_not_use_the_later_file(collection):
     assert not len(CaptionImages(catalog, earlier, catalog.array("vectors")).known)
 
 
-def test_few_captions_need_no_cache(collection, monkeypatch):
-    matches.refresh(collection.catalog)
+def test_few_captions_have_a_cache_too(collection, monkeypatch):
     monkeypatch.setattr(nearest, "EXACT_ROWS", dict.fromkeys(nearest.EXACT_ROWS, 40))
     matches.refresh(collection.catalog)
-    assert not path_of(collection).exists()
+    assert path_of(collection).exists() and images_of(collection) == EXPECTED
 
 
 def test_an_index_without_captions_has_no_cache(tmp_path):
