@@ -5,6 +5,7 @@ Tags to filter by, whatever language they are written in: concepts, and labels t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from capsearch.engine.records import (
     Vectors,
 )
 
+MAX_CHARACTERS = 2000  # longer than any sentence; a pasted book must not stall a query
+MAX_PHRASES = 32
 _QUOTED = re.compile(r'["“”„]([^"“”„]+)["“”]|「([^「」]+)」|『([^『』]+)』')
 
 
@@ -51,11 +54,16 @@ class Query:
     limit: int = 10
     offset: int = 0
 
+    @property
+    def read_text(self) -> str:
+        """What is read of the text: its first MAX_CHARACTERS, without space around them."""
+        return self.text.strip()[:MAX_CHARACTERS].strip()
+
     def check(self) -> None:
         """InvalidQuery for nothing to search for, an impossible mode, or numbers out of range."""
         if self.image is not None and self.like is not None:
             raise InvalidQuery("give one image to compare with, not two")
-        has_text = bool(self.text.strip())
+        has_text = bool(self.read_text)
         if not has_text and self.image is None and self.like is None:
             raise InvalidQuery("nothing to search for: give some words or an image")
         if self.mode not in MODES:
@@ -68,6 +76,10 @@ class Query:
             raise InvalidQuery(f"the CLM weight lies between 0 and 1, not {self.weight}")
         if not 0.0 <= self.image_weight <= 1.0:
             raise InvalidQuery(f"the image's weight lies between 0 and 1, not {self.image_weight}")
+        if self.min_score is not None and math.isnan(self.min_score):
+            raise InvalidQuery("the least score is a number, not nan")
+        if (quoted := len(phrases(self.read_text))) > MAX_PHRASES:
+            raise InvalidQuery(f"a query has at most {MAX_PHRASES} quoted parts, not {quoted}")
 
 
 def phrases(text: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from capsearch.engine.fusion import (
     without,
 )
 from capsearch.engine.protocols import Backend, Found, ImageEncoder, TextEncoder
-from capsearch.engine.query import EncodedQuery, Query, Understood
+from capsearch.engine.query import MAX_CHARACTERS, EncodedQuery, Query, Understood
 from capsearch.engine.records import Document, Hit, Mode, SearchResult, Unit, Vectors
 from capsearch.engine.vectors import blend, similarity_query
 
@@ -115,12 +115,12 @@ class SearchEngine:
 
     def _plan(self, query: Query) -> Plan:
         image = self._image_vector(query)
-        if not query.text.strip():
+        if not query.read_text:
             assert image is not None  # Query.check saw to it
             cutoffs = Cutoffs.of(query.min_score, None)
             least = _least(cutoffs, "score")
             return Plan(EncodedQuery(SingleSource("image"), image, min_score=least), "cm", cutoffs)
-        text = self.text_encoder.understand(query.text, query.language)
+        text = self.text_encoder.understand(query.read_text, query.language)
         stats = self.backend.stats()
         # Beside a weight or an image, nothing was fitted.
         fitted = text.model if query.weight is None and image is None else None
@@ -201,8 +201,11 @@ def _encode(
 
 
 def _warnings(query: Query, text: Understood, captioned: bool) -> Iterator[str]:
+    if len(query.text.strip()) > MAX_CHARACTERS:
+        yield f"only the first {MAX_CHARACTERS:,} characters of the text were read"
     if not text.vectors.known[0]:
-        yield f"the {text.language} model knows nothing in {query.text!r}; only words are found"
+        asked = repr(query.read_text)
+        yield f"the {text.language} model knows nothing in {asked}; only words are found"
     if query.mode == "cl" and not captioned:
         yield "no image here has a caption; use mode cm, or index some captions"
 

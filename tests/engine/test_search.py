@@ -8,8 +8,8 @@ import pytest
 from toy_engine import CAPTIONS, FLOOR, WEIGHT, build, found
 
 from capsearch.engine.errors import InvalidQuery, UnknownLanguage
-from capsearch.engine.fakes import colour_image
-from capsearch.engine.query import Query
+from capsearch.engine.fakes import FakeTextEncoder, colour_image
+from capsearch.engine.query import MAX_CHARACTERS, Query
 from capsearch.engine.records import Filters
 
 
@@ -226,3 +226,26 @@ def test_cl_without_any_caption_says_so():
     result = build(captions=()).search(Query("red", mode="cl"))
     assert result.hits == ()
     assert "no image here has a caption" in result.warnings[0]
+
+
+def test_of_a_pasted_book_the_start_is_read_and_that_is_said(monkeypatch):
+    asked, understand = [], FakeTextEncoder.understand
+
+    def recorded(encoder, text, language=None):
+        asked.append(text)
+        return understand(encoder, text, language)
+
+    monkeypatch.setattr(FakeTextEncoder, "understand", recorded)
+    result = build().search(Query("red " * 250_000))
+    assert [len(text) for text in asked] == [MAX_CHARACTERS - 1]  # no space at the end
+    assert "only the first 2,000 characters of the text were read" in result.warnings
+
+
+def test_many_phrases_are_refused():
+    with pytest.raises(InvalidQuery, match="at most 32 quoted parts, not 500"):
+        build().search(Query('"a" ' * 20_000))
+
+
+def test_a_least_score_that_is_no_number_is_refused():
+    with pytest.raises(InvalidQuery, match="not nan"):
+        build().search(Query("red", min_score=float("nan")))

@@ -146,3 +146,13 @@ def test_the_console_script_runs_in_its_own_process(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_closed_stdout_is_no_traceback() -> None:
+    script = (
+        "import sys; from capsearch.ui.cli import main; "
+        "main.main = lambda: print('x') or sys.stdin.read() or sys.stdout.isatty(); main.run()"
+    )
+    command = ["sh", "-c", '"$0" -c "$1" <&- >&-', sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -6,10 +6,12 @@ Exit codes: 0 success, 1 something was left out or declined, 2 failure, 130 inte
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -119,11 +121,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The console script's entry point."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # Captions may be in any script, and file names need not be valid UTF-8.
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     sys.exit(main())
+
+
+def _open_closed_streams() -> None:
+    """Streams that were closed before the start (`>&-`), which Python leaves out, go nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _show(error: click.ClickException) -> None:

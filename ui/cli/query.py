@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 import capsearch
-from capsearch.engine.query import Query
+from capsearch.engine.query import MAX_CHARACTERS, Query
 from capsearch.engine.records import Filters, Mode, SearchResult
 from capsearch.library import Library
 from capsearch.ui.cli.options import (
@@ -206,7 +206,7 @@ def command(
 
 def _query_text(text: tuple[str, ...]) -> str:
     """The arguments as one text; a single - reads it from stdin."""
-    return sys.stdin.read().strip() if text == ("-",) else " ".join(text)
+    return sys.stdin.read(MAX_CHARACTERS + 1).strip() if text == ("-",) else " ".join(text)
 
 
 def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool) -> None:
