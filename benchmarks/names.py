@@ -30,10 +30,10 @@ from capsearch.benchmarks.settings import NamesOptions
 from capsearch.encoders.calibrate.collection import LabelledImages
 from capsearch.encoders.data.dataset import CaptionDataset
 from capsearch.encoders.data.labels import split_of
+from capsearch.encoders.data.templates import plural, with_article
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.scores import encode_queries, score_matrix
 from capsearch.encoders.text.concepts import Concept, by_id
-from capsearch.encoders.text.concepts.mentions import plural, with_article
 from capsearch.encoders.text.requests import subject
 from capsearch.engine.errors import DataProblem
 from capsearch.engine.metrics import (

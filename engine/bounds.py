@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.engine.evidence import Evidence, Floats, contributions
-from capsearch.engine.fusion import Fusion
+from capsearch.engine.evidence import Evidence, Floats, Fusion, contributions
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Source

@@ -21,6 +21,7 @@ import numpy as np
 
 from capsearch.engine.errors import UnknownLanguage
 from capsearch.engine.evidence import (
+    ConvexCombination,
     Evidence,
     EvidenceModel,
     contributions,
@@ -28,7 +29,6 @@ from capsearch.engine.evidence import (
     tag_score,
     word_weight,
 )
-from capsearch.engine.fusion import ConvexCombination
 from capsearch.engine.protocols import Found, Stats
 from capsearch.engine.query import ConceptTable, EncodedQuery, Understood, phrases, tag_facets
 from capsearch.engine.records import (

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from capsearch.engine.evidence import EvidenceModel
-from capsearch.engine.fusion import ConvexCombination
+from capsearch.engine.evidence import ConvexCombination, EvidenceModel
 from capsearch.engine.query import EncodedQuery, Understood
 from capsearch.engine.records import (
     Caption,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.evidence import EvidenceModel, NamedConcepts
-from capsearch.engine.fusion import ConvexCombination, Fusion
+from capsearch.engine.evidence import ConvexCombination, EvidenceModel, Fusion, NamedConcepts
 from capsearch.engine.records import (
     MODES,
     EncodedText,

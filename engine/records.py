@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Vectors: TypeAlias = NDArray[np.float32]  # (N, D) or (D,), (N, G, C) for feature maps
 Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3) RGB, already turned upright
 Mode = Literal["clm", "cm", "cl"]
-# Of evidence, see engine.fusion.
+# Of evidence, see engine.evidence.
 Source = Literal["image", "caption", "generated", "words", "generated_words", "tag"]
 
 LANGUAGES = ("en", "zh", "ja")

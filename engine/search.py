@@ -9,10 +9,11 @@ from time import perf_counter
 import numpy as np
 
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.evidence import SOURCES, EvidenceModel
-from capsearch.engine.fusion import (
+from capsearch.engine.evidence import (
+    SOURCES,
     CalibratedEvidence,
     ConvexCombination,
+    EvidenceModel,
     Fusion,
     SingleSource,
     without,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.fusion import SingleSource
+from capsearch.engine.evidence import SingleSource
 from capsearch.engine.protocols import Backend, Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters, Vectors

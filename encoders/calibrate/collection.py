@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.data.dataset import CaptionDataset
 from capsearch.encoders.data.features import FeatureCache, Report, decoded_batches, load_features
-from capsearch.encoders.models.classifiers import ConceptClassifiers
+from capsearch.encoders.models.calibration import ConceptClassifiers
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.scores import CaptionRows, Documents, Queries, Rows, encode_texts
 from capsearch.encoders.text.concepts import broader

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from capsearch.encoders.models.classifiers import ConceptClassifiers
+from capsearch.encoders.models.calibration import ConceptClassifiers
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.protocols import Tagger
 from capsearch.engine.records import ImageFeatures, Vectors

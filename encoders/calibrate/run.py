@@ -25,7 +25,7 @@ from capsearch.encoders.calibrate.vectors import (
 from capsearch.encoders.data.dataset import read, read_labelled
 from capsearch.encoders.data.features import FeatureCache, Report, default_cache, load_features
 from capsearch.encoders.models import calibration, registry
-from capsearch.encoders.models.classifiers import ConceptClassifiers
+from capsearch.encoders.models.calibration import ConceptClassifiers
 from capsearch.encoders.models.clip import ClipTextEncoder, calibrated, save_settings
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.text import own_calibration

@@ -3,14 +3,14 @@
 `evidence.json` holds evidence models for each query language and the objects it was fitted on,
 `document_bank.safetensors` a few hundred unrelated images and captions. What a query scores on the
 bank is its background: cosines of different queries do not compare, but each does with its own
-background. Classifiers of concepts lie beside them (encoders.models.classifiers).
+background. Classifiers of concepts lie beside them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders import atomic
-from capsearch.encoders.models.classifiers import ConceptClassifiers
 from capsearch.encoders.models.model_folder import Arrays, save_arrays
+from capsearch.encoders.text import concepts
+from capsearch.encoders.text.concepts.mentions import mentioned
 from capsearch.engine.errors import UnknownModel
-from capsearch.engine.evidence import EvidenceModel, KindWeights, LengthDependent, NamedConcepts
+from capsearch.engine.evidence import (
+    EvidenceModel,
+    Floats,
+    KindWeights,
+    LengthDependent,
+    NamedConcepts,
+)
 from capsearch.engine.records import EncodedText, Source, Vectors
 
 FILE, BANK_FILE, SCHEMA = "evidence.json", "document_bank.safetensors", 1
+NAMES_FILE, WEIGHTS_FILE = "classifiers.json", "classifiers.safetensors"
 BEST = 3  # documents of the bank whose mean score is a query's background
 
 
@@ -62,6 +70,66 @@ def best_scores(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     if not scores.shape[-1]:
         return np.zeros(scores.shape[:-1])
     return np.asarray(np.sort(scores, axis=-1)[..., -BEST:].mean(axis=-1), np.float64)
+
+
+@dataclass(frozen=True)
+class ConceptClassifiers:
+    """log-odds that an image shows each concept = weights @ its vector + bias."""
+
+    ids: tuple[str, ...]
+    weights: Vectors = field(repr=False)  # (K, D) for rows of an index
+    biases: Vectors = field(repr=False)  # (K,)
+
+    def senses(self, things: Sequence[frozenset[str]]) -> tuple[tuple[int, ...], ...]:
+        """The rows of the classifiers of each thing that a text names (`mentioned`), if any.
+
+        Those of what the name means, or where there are none, those of everything narrower.
+        """
+        senses = []
+        for ids in things:
+            known = [self._row[name] for name in concepts.broadest(ids) if name in self._row]
+            senses.append(known or sorted(self._row[name] for name in ids if name in self._row))
+        return tuple(tuple(rows) for rows in senses if rows)
+
+    def named(self, things: Sequence[frozenset[str]]) -> NamedConcepts | None:
+        """Those of the things that a text names; None without any."""
+        senses = self.senses(things)
+        if not senses:
+            return None
+        rows = [row for sense in senses for row in sense]
+        return NamedConcepts(self.weights[rows], self.biases[rows], tuple(map(len, senses)))
+
+    def scores(self, texts: Sequence[str], language: str, images: Vectors) -> Floats:
+        """(Q, N) of many texts on many images, as `NamedConcepts.scores` has them."""
+        senses = [self.senses(mentioned(text, language)) for text in texts]
+        used = sorted({row for things in senses for rows in things for row in rows})
+        column = {row: at for at, row in enumerate(used)}
+        weights = self.weights[used].astype(np.float64)
+        log_odds = images.astype(np.float64) @ weights.T + self.biases[used]  # (N, K)
+        scores = np.zeros((len(texts), len(images)))
+        for at, things in enumerate(senses):
+            for rows in things:
+                likeliest = log_odds[:, [column[row] for row in rows]].max(axis=1)
+                scores[at] -= np.logaddexp(0.0, -likeliest)
+        return scores
+
+    @cached_property
+    def _row(self) -> dict[str, int]:
+        return {one: row for row, one in enumerate(self.ids)}
+
+    def save(self, folder: Path) -> None:
+        """Write them into a calibration's folder; the names last."""
+        save_arrays(folder / WEIGHTS_FILE, {"weights": self.weights, "biases": self.biases})
+        atomic.write_text(folder / NAMES_FILE, json.dumps(self.ids, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> ConceptClassifiers | None:
+        """Those of a calibration's folder, or None."""
+        if not (folder / NAMES_FILE).is_file():
+            return None
+        stored = Arrays(folder / WEIGHTS_FILE)
+        ids = json.loads((folder / NAMES_FILE).read_text(encoding="utf-8"))
+        return cls(tuple(ids), stored["weights"], stored["biases"])
 
 
 @dataclass(frozen=True)

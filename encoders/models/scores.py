@@ -17,13 +17,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from capsearch.encoders.models.calibration import DocumentBank, StoredEvidence, best_scores
-from capsearch.encoders.models.classifiers import ConceptClassifiers
+from capsearch.encoders.models.calibration import (
+    ConceptClassifiers,
+    DocumentBank,
+    StoredEvidence,
+    best_scores,
+)
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.text import CalibratedTextEncoder
 from capsearch.encoders.text.concepts.mentions import mentioned
-from capsearch.engine.evidence import Evidence, EvidenceModel, Floats
-from capsearch.engine.fusion import CalibratedEvidence
+from capsearch.engine.evidence import CalibratedEvidence, Evidence, EvidenceModel, Floats
 from capsearch.engine.protocols import TextEncoder
 from capsearch.engine.records import EncodedText, Mode, Source, Tag, Vectors
 

@@ -20,13 +20,11 @@ from capsearch.encoders.models.hubness import Hubness, HubnessPenalty
 from capsearch.encoders.models.registry import Model
 from capsearch.encoders.models.sentence import SentenceEncoder
 from capsearch.encoders.text.concepts.mentions import mentioned
-from capsearch.encoders.text.fold import fold, keywords, word_count
 from capsearch.encoders.text.languages import detect
 from capsearch.encoders.text.requests import subject
-from capsearch.encoders.text.tokenizers import Word
+from capsearch.encoders.text.tokenizers import Word, fold, keywords, word_count
 from capsearch.engine.errors import UnknownLanguage, UnknownModel
-from capsearch.engine.evidence import LONG, EvidenceModel
-from capsearch.engine.fusion import ConvexCombination
+from capsearch.engine.evidence import LONG, ConvexCombination, EvidenceModel
 from capsearch.engine.query import Understood, phrases
 from capsearch.engine.records import EncodedText, Vectors
 from capsearch.engine.vectors import as_document, as_query, strip_bias

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capsearch.encoders.models.classifiers import ConceptClassifiers
+from capsearch.encoders.models.calibration import ConceptClassifiers
 from capsearch.encoders.text.concepts.mentions import mentioned
 
 IDS = ("animal", "cat", "couch", "pug")

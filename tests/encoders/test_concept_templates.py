@@ -10,22 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsearch.encoders.data.templates import (
+    CHINESE,
+    CHINESE_KINDS,
     FORMS,
+    JAPANESE,
+    JAPANESE_KINDS,
     captions,
+    counted,
     photo_captions,
     phrase_sets,
     phrases,
-)
-from capsearch.encoders.text.concepts import all_concepts, by_id, fold, kind_of
-from capsearch.encoders.text.concepts.mentions import (
-    CHINESE,
-    CHINESE_KINDS,
-    JAPANESE,
-    JAPANESE_KINDS,
-    counted,
     plural,
     with_article,
 )
+from capsearch.encoders.text.concepts import all_concepts, by_id, fold, kind_of
 from capsearch.engine.records import LANGUAGES
 
 CONCEPTS = sorted(all_concepts())

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.encoders.data.templates import phrases
+from capsearch.encoders.data.templates import phrases, with_article
 from capsearch.encoders.text.concepts import all_concepts, by_id
-from capsearch.encoders.text.concepts.mentions import with_article
 from capsearch.encoders.text.requests import subject
 from capsearch.engine.records import LANGUAGES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capsearch.encoders.text.fold import MAX_CHARACTERS, fold, keywords, word_count
+from capsearch.encoders.text.tokenizers import MAX_FOLDED, fold, keywords, word_count
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_query_looks_for_each_word_once_and_for_pairs_rather_than_characters(t
 
 
 def test_very_long_texts_are_cut():
-    assert len(fold("cat " * MAX_CHARACTERS)) == MAX_CHARACTERS // len("cat ")
+    assert len(fold("cat " * MAX_FOLDED)) == MAX_FOLDED // len("cat ")
 
 
 def test_names_that_cannot_be_decoded_are_folded_all_the_same():

@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.engine.evidence import SOURCES, Evidence, contributions, is_rare, word_weight
-from capsearch.engine.fusion import (
+from capsearch.engine.evidence import (
+    SOURCES,
     CalibratedEvidence,
     ConvexCombination,
+    Evidence,
     EvidenceModel,
     KindWeights,
     LengthDependent,
     SingleSource,
+    contributions,
+    is_rare,
     without,
+    word_weight,
 )
 from capsearch.engine.records import Caption
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsearch.engine.evidence import NamedConcepts
+from capsearch.engine.evidence import EvidenceModel, KindWeights, NamedConcepts
 from capsearch.engine.fakes import FakeBackend, FakeImageEncoder, FakeTextEncoder
-from capsearch.engine.fusion import EvidenceModel, KindWeights
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.search import SearchEngine
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capsearch.engine.errors import InvalidQuery
-from capsearch.engine.fusion import SingleSource
+from capsearch.engine.evidence import SingleSource
 from capsearch.engine.query import EncodedQuery, Query, phrases
 
 

@@ -8,8 +8,7 @@ from math import exp, sqrt
 import pytest
 from toy_engine import build, found
 
-from capsearch.engine.evidence import word_weight
-from capsearch.engine.fusion import EvidenceModel, KindWeights
+from capsearch.engine.evidence import EvidenceModel, KindWeights, word_weight
 from capsearch.engine.query import Query
 from capsearch.engine.records import GENERATED, Caption
 

@@ -18,8 +18,13 @@ from capsearch.engine.bounds import (
     Scored,
     settle,
 )
-from capsearch.engine.evidence import Evidence
-from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights, SingleSource
+from capsearch.engine.evidence import (
+    CalibratedEvidence,
+    Evidence,
+    EvidenceModel,
+    KindWeights,
+    SingleSource,
+)
 from capsearch.engine.query import EncodedQuery
 
 CM = EncodedQuery(SingleSource("image"), np.ones(1, np.float32))

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from document_contract import DocumentContract
 
-from capsearch.engine.evidence import word_weight
-from capsearch.engine.fusion import (
+from capsearch.engine.evidence import (
     CalibratedEvidence,
     ConvexCombination,
     EvidenceModel,
     KindWeights,
     SingleSource,
+    word_weight,
 )
 from capsearch.engine.protocols import Backend, Found
 from capsearch.engine.query import EncodedQuery

@@ -9,8 +9,7 @@ from datetime import date, datetime
 import numpy as np
 import pytest
 
-from capsearch.engine.evidence import NamedConcepts
-from capsearch.engine.fusion import SingleSource
+from capsearch.engine.evidence import NamedConcepts, SingleSource
 from capsearch.engine.protocols import Backend
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Facet, Filters, ImageRecord, Tag, Vectors

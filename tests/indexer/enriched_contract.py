@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from backend_contract import X, Y, document, generated, ids, said
 
-from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights
+from capsearch.engine.evidence import CalibratedEvidence, EvidenceModel, KindWeights
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Filters, Tag
 

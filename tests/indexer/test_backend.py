@@ -10,9 +10,8 @@ from backend_contract import CM, BackendContract, X, calibrated, document, gener
 from embedded_toys import collection_of, index_words
 from enriched_contract import CALIBRATED, CAT, EnrichedContract, tagged
 
-from capsearch.engine.evidence import NamedConcepts
+from capsearch.engine.evidence import ConvexCombination, NamedConcepts, SingleSource
 from capsearch.engine.fakes import FakeBackend
-from capsearch.engine.fusion import ConvexCombination, SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.indexer.sources.scan import ImageFile

@@ -7,7 +7,7 @@ import pytest
 from backend_contract import X, document, generated, said
 from embedded_toys import collection_of
 
-from capsearch.engine.fusion import SingleSource
+from capsearch.engine.evidence import SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
 from capsearch.indexer.sqlite import matches, nearest, rebuilding, search

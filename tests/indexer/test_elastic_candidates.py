@@ -7,7 +7,7 @@ import pytest
 from backend_contract import CL, CM, ZERO, X, Y, calibrated
 
 from capsearch.engine.bounds import Candidates, Ranked
-from capsearch.engine.fusion import CalibratedEvidence, EvidenceModel, KindWeights
+from capsearch.engine.evidence import CalibratedEvidence, EvidenceModel, KindWeights
 from capsearch.engine.query import EncodedQuery
 from capsearch.indexer.elastic import requests
 from capsearch.indexer.elastic import requests as matches

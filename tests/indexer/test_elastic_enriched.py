@@ -11,7 +11,7 @@ from elastic_toys import collection_in
 from embedded_toys import collection_of
 
 from capsearch.encoders.text import concepts
-from capsearch.engine.fusion import (
+from capsearch.engine.evidence import (
     CalibratedEvidence,
     ConvexCombination,
     EvidenceModel,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from embedded_toys import collection_of
 
-from capsearch.engine.fusion import SingleSource
+from capsearch.engine.evidence import SingleSource
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Document, Filters, ImageRecord
 

@@ -6,9 +6,8 @@ import pytest
 from backend_contract import X, calibrated, document, ids, said
 from embedded_toys import collection_of, index_words
 
-from capsearch.encoders.text.fold import fold, keywords
-from capsearch.engine.evidence import word_weight
-from capsearch.engine.fusion import SingleSource
+from capsearch.encoders.text.tokenizers import fold, keywords
+from capsearch.engine.evidence import SingleSource, word_weight
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag
 from capsearch.indexer.sources.scan import ImageFile
