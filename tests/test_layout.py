@@ -25,7 +25,6 @@ MAX_FUNCTION_LINES = 40
 MIN_LINES = 60
 SHORT = {
     "capsearch/__main__.py": "`python -m capsearch`",
-    "ui/web/server.py": "runs once a process, unlike the page",
     "ui/values.py": "what the terminal and the page share",
 }
 MAY_IMPORT = {

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,66 @@ def test_the_server_ends_with_the_command_that_started_it(tmp_path: Path, number
         process.send_signal(number)
         process.wait(30)
         wait_until(port, listening=False)
+
+
+# Imported by Python as it starts: records every address outside this machine that is looked for.
+WATCH = """
+import ipaddress, socket
+def watched(method):
+    def call(self, address, *more):
+        if isinstance(address, tuple) and not ipaddress.ip_address(address[0]).is_loopback:
+            open({log!r}, "a").write(str(address))
+            raise OSError("no network in this test")
+        return method(self, address, *more)
+    return call
+class Watched(socket.socket):
+    connect = watched(socket.socket.connect)
+    connect_ex = watched(socket.socket.connect_ex)
+    def sendto(self, data, *more):
+        return watched(lambda self, address: super().sendto(data, *more))(self, more[-1])
+socket.socket = Watched
+"""
+
+
+def handshake(port: int, origin: str | None) -> bytes:
+    """The first line that the server answers to a websocket."""
+    given = f"Origin: {origin}\r\n" if origin else ""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stream:
+        stream.sendall(
+            f"GET /_stcore/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{given}"
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        )
+        return stream.recv(4096).split(b"\r\n")[0]
+
+
+def test_a_websocket_of_another_origin_is_refused_and_nothing_outside_is_asked(
+    tmp_path: Path,
+) -> None:
+    folder, watch, log = tmp_path / "photos", tmp_path / "watch", tmp_path / "connected"
+    folder.mkdir()
+    watch.mkdir()
+    watching = WATCH.replace("{log!r}", repr(str(log)))
+    (watch / "sitecustomize.py").write_text(watching, encoding="utf-8")
+    with capsearch_ui(folder, python_path=watch) as (_, port):
+        assert b" 101 " in handshake(port, f"http://127.0.0.1:{port}")
+        assert b" 403 " in handshake(port, "https://evil.example")
+    assert not log.exists()
+
+
+def status(port: int, method: str, path: str, cookie: str = "", body: bytes = b"") -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, body, {"Cookie": cookie} if cookie else {})
+    return connection.getresponse().status
+
+
+def test_without_the_secret_only_the_frame_is_served(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    with capsearch_ui(folder, "--password", "open sesame") as (_, port):
+        assert status(port, "GET", "/") == status(port, "GET", "/_stcore/health") == 200
+        mine = f"capsearch_visitor_{port}={'a' * 32}"
+        for cookie in ("", mine):
+            assert status(port, "GET", "/media/0123.png", cookie) == 403
+            assert status(port, "PUT", "/_stcore/upload_file/a/b", cookie, b"x" * 1000) == 403
+            assert status(port, "GET", "/_stcore/metrics", cookie) == 403

@@ -27,6 +27,7 @@ from capsearch.ui.web.texts import TEXTS
 WRONG_SECRET_S = 1.0  # one wrong token or password a second, for all sessions together
 _FORWARDED = ("X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via")
 _guessing = threading.Lock()
+_visitors: set[str] = set()  # cookies of browsers that may search; of this process
 
 
 class Rights(IntEnum):
@@ -54,7 +55,18 @@ def admitted() -> bool:
         _ask(wrong=bool(given))
         return False
     st.session_state["rights"] = rights
+    _visitors.add(st.context.cookies.get(visitor_cookie(), ""))
     return True
+
+
+def visitor_cookie() -> str:
+    """The name of the cookie by which server.py knows a browser; browsers share those of ports."""
+    return f"capsearch_visitor_{st.get_option('server.port')}"
+
+
+def may_fetch(visitor: str) -> bool:
+    """True if the page was shown to this browser: it may fetch thumbnails, and upload images."""
+    return bool(visitor) and visitor in _visitors
 
 
 def granted() -> Rights:
