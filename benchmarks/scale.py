@@ -40,12 +40,14 @@ from capsearch.benchmarks.timing import (
 )
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
-from capsearch.engine.protocols import NewDocument
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Mode, Vectors
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.sqlite import matches, nearest, transfer
+from capsearch.indexer.changes import instead
+from capsearch.indexer.document import StoredDocument
+from capsearch.indexer.sqlite import matches, nearest
 from capsearch.indexer.sqlite.collection import Collection
+from capsearch.indexer.sqlite.documents import CatalogDocuments
 from capsearch.indexer.sqlite.nearest import Nearest, exact_scores
 from capsearch.indexer.sqlite.search import MIN_DEPTH, FoundRows
 from capsearch.indexer.sqlite.writer import CatalogWriter
@@ -190,21 +192,22 @@ def add(folder: Path, name: str | None) -> float:
         query = understood(model, folder, "clm", 1)[0]
         collection.engine().backend.search(query, Filters(), 1)
         started = perf_counter()
-        transfer.write(collection, documents)
+        catalog = CatalogDocuments(CatalogWriter(collection.catalog))
+        catalog.edit({document.record.id: instead(document) for document in documents})
         _refresh(collection)
         collection.engine().backend.search(query, Filters(), 1)
         seconds = perf_counter() - started
         writer = CatalogWriter(collection.catalog)
         with writer.transaction():
             delete = "DELETE FROM images WHERE id = ?"
-            ids = ((new.document.record.id,) for new in documents)
+            ids = ((document.record.id,) for document in documents)
             collection.catalog.connection.executemany(delete, ids)
             for array in before:
                 writer.set_array(array)
     return seconds
 
 
-def _new_documents(collection: Collection) -> list[NewDocument]:
+def _new_documents(collection: Collection) -> list[StoredDocument]:
     """Copies of the first images' vectors under other ids."""
     rows = {name: collection.catalog.array(name).view() for name in ("vectors", "captions")}
     documents = []
@@ -219,7 +222,8 @@ def _new_documents(collection: Collection) -> list[NewDocument]:
         }
         feature = np.zeros(collection.catalog.array("features").width, np.float32)
         vector = np.array(rows["vectors"][at], np.float32)
-        documents.append(NewDocument(Document(record, tuple(captions)), feature, vector, vectors))
+        document = Document(record, tuple(captions))
+        documents.append(StoredDocument.of(document, feature, vector, vectors))
     return documents
 
 

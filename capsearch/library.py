@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from capsearch.indexer.elastic.copy import CopySummary
     from capsearch.indexer.enrichment import EnrichSummary
     from capsearch.indexer.exporting import Exported, XmpNames
-    from capsearch.indexer.forgetting import Forgettable, Sources
     from capsearch.indexer.pipeline import IndexOptions, IndexSummary
+    from capsearch.indexer.roots import Forgettable, Sources
     from capsearch.indexer.sqlite.collection import Collection, CollectionStats
 
 AnyPath: TypeAlias = Union[str, "os.PathLike[str]"]
@@ -287,7 +287,7 @@ class Library(AbstractContextManager["Library"]):
 
         `confirm` is asked first, with what would go; None if it declines. No image is touched.
         """
-        from capsearch.indexer.forgetting import forget
+        from capsearch.indexer.roots import forget
 
         with self._sources() as sources:
             return forget(sources, Path(path), confirm)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from capsearch.engine.evidence import ConvexCombination, EvidenceModel
@@ -218,17 +218,6 @@ class Stats:
     captioned: bool  # whether any of them has a caption that can be searched
 
 
-@dataclass(frozen=True, slots=True)
-class NewDocument:
-    """A document to write, with its vectors."""
-
-    document: Document
-    feature: Vectors | None  # (F,) of the backbone; None: not encoded yet, as `vector`
-    vector: Vectors | None  # (D,)
-    caption_vectors: Mapping[Caption, Vectors]  # (C,) of the captions that were encoded
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # of its texts and files, as JSON
-
-
 class Backend(Protocol):
     """Where documents live and are searched: embedded on one machine, or a cluster.
 
@@ -268,20 +257,4 @@ class Backend(Protocol):
 
     def facets(self) -> Facets:
         """What the documents can be filtered by, with counts."""
-        ...
-
-
-class BackendWriter(Protocol):
-    """The writing side of a backend."""
-
-    def upsert(self, documents: Iterable[NewDocument]) -> None:
-        """Adds documents, or replaces those of the same id; whole batches or nothing."""
-        ...
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Removes documents; unknown ids are ignored."""
-        ...
-
-    def refresh(self) -> None:
-        """Makes what was written visible to searches that start afterwards."""
         ...

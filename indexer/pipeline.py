@@ -20,8 +20,7 @@ import numpy as np
 
 from capsearch.encoders.images.open import DECODING, DEFAULT_PIXELS, MAX_PIXELS
 from capsearch.engine.protocols import TextEncoder
-from capsearch.engine.records import TAKEN_FROM, ImageRecord, Progress, Vectors
-from capsearch.indexer.forgetting import CaptionsFiles, Named, read_given
+from capsearch.engine.records import Progress, Vectors
 from capsearch.indexer.prepare import (
     DecodeJournal,
     Outcome,
@@ -32,9 +31,12 @@ from capsearch.indexer.prepare import (
 )
 from capsearch.indexer.roots import (
     KEEP_MISSING_DAYS,
+    CaptionsFiles,
+    Named,
     Removal,
     Roots,
     mount_points,
+    read_given,
     refuse_if_all_are_empty,
     scan_roots,
 )
@@ -98,27 +100,6 @@ def encode_captions(text: TextEncoder, captions: Sequence[tuple[str, str]]) -> l
         for at, row, known in zip(numbers, documents, encoded.known, strict=True):
             rows[at] = row if known else None
     return rows
-
-
-def record_of(image: Prepared) -> ImageRecord:
-    """What is stored of a new image."""
-    decoded = image.decoded
-    assert decoded is not None  # only new images are stored
-    return ImageRecord(
-        image.image_id,
-        (image.file.path,),
-        decoded.width,
-        decoded.height,
-        image.file.size,
-        decoded.format,
-        image.taken_at,
-    )
-
-
-def fields_of(image: Prepared) -> dict[str, str]:
-    """The texts of an image's metadata that are neither captions nor tags."""
-    fields = {**image.metadata.fields, TAKEN_FROM: image.metadata.taken_from or ""}
-    return {key: value for key, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import astuple, dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from capsearch.encoders.images.open import opened
 from capsearch.encoders.images.preprocess import DecodedImage, Preprocess, decode_opened
 from capsearch.engine.errors import InvalidCaptions, InvalidImage
-from capsearch.engine.records import Caption
+from capsearch.engine.records import TAKEN_FROM, Caption, ImageRecord
 from capsearch.indexer.sources.captions import read_sidecar
 from capsearch.indexer.sources.metadata import (
     Metadata,
@@ -138,9 +137,25 @@ class Prepared:
     problems: tuple[Skipped, ...]  # sidecars that cannot be read
 
     @property
-    def taken_at(self) -> datetime | None:
-        """When the image was taken; `metadata.taken_from` says who says so."""
-        return self.metadata.taken_at
+    def record(self) -> ImageRecord:
+        """What is stored of a new image."""
+        decoded = self.decoded
+        assert decoded is not None  # only new images are stored
+        return ImageRecord(
+            self.image_id,
+            (self.file.path,),
+            decoded.width,
+            decoded.height,
+            self.file.size,
+            decoded.format,
+            self.metadata.taken_at,
+        )
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The texts of the image's metadata that are neither captions nor tags."""
+        fields = {**self.metadata.fields, TAKEN_FROM: self.metadata.taken_from or ""}
+        return {key: value for key, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from capsearch.encoders import atomic
 from capsearch.encoders.images.open import flat_rgb, opened, turned
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.records import ImageRecord
-from capsearch.indexer.sqlite.catalog import SqliteCatalog
-from capsearch.indexer.sqlite.collection import THUMBNAILS
 
+THUMBNAILS = "thumbnails"  # the folder's name
 _NAME = re.compile(r"(?P<id>[0-9a-f]{32})-\d{2,4}\.jpg")
 _QUALITY = 85  # JPEG, not WebP: Streamlit serves JPEG unchanged, but converts WebP on every request
 
@@ -47,19 +46,15 @@ def user_thumbnails(folder: Path) -> Path:
     return user_cache_path("capsearch") / THUMBNAILS / digest
 
 
-def prune(folder: Path, catalog: SqliteCatalog) -> int:
-    """Deletes thumbnails of images that are not in the catalog; returns how many.
+def prune(folder: Path, kept: Collection[str]) -> None:
+    """Deletes the thumbnails of all images but those that are kept.
 
     Only files that `thumbnail` names so are deleted, and nothing behind a symbolic link.
     """
-    known = {row[0] for row in catalog.rows("SELECT id FROM images")}
-    outdated = [
-        path for path, image_id in _thumbnails(folder / THUMBNAILS) if image_id not in known
-    ]
-    for path in outdated:
-        with suppress(OSError):
-            path.unlink()
-    return len(outdated)
+    for path, image_id in _thumbnails(folder / THUMBNAILS):
+        if image_id not in kept:
+            with suppress(OSError):
+                path.unlink()
 
 
 def delete(folder: Path, image_ids: Collection[str]) -> None:

@@ -55,7 +55,7 @@ BEHIND_THE_DOOR = {
     "capsearch.encoders.models.describe.Description",
     "capsearch.encoders.text.concepts",  # names of tags in the reader's language
     "capsearch.indexer.enrichment.EnrichSummary",
-    "capsearch.indexer.forgetting.Forgettable",
+    "capsearch.indexer.roots.Forgettable",
     "capsearch.indexer.pipeline.IndexSummary",
     "capsearch.indexer.sources.charsets.read_text",  # of a file that the user names
     "capsearch.indexer.sources.scan.Skipped",

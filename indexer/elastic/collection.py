@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
-from capsearch.engine.errors import IndexEmpty, IndexProblem, ModelMismatch
+from capsearch.engine.errors import IndexEmpty, IndexProblem, ModelMismatch, SchemaTooOld
 from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
 from capsearch.indexer.elastic import client as bulk
@@ -34,7 +34,7 @@ from capsearch.indexer.elastic import documents, requests
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, missing, readable_errors
 from capsearch.indexer.elastic.documents import folders
-from capsearch.indexer.sqlite.manifest import Identity
+from capsearch.indexer.identity import Identity
 from capsearch.indexer.store import Closing
 
 if TYPE_CHECKING:
@@ -155,40 +155,51 @@ def _id(kind: Kind, name: str) -> str:
 
 def current(client: Elasticsearch, address: Address) -> str | None:
     """The index that the alias names, or None."""
-    with readable_errors(address):
-        if not client.indices.exists(index=address.name):
-            return None
-        if not client.indices.exists_alias(name=address.name):
-            raise IndexProblem(
-                f"{address} is an index that capsearch did not make; choose another name"
-            )
-        return str(next(iter(client.indices.get_alias(name=address.name).body)))
+    found = _published(client, address, "aliases")
+    return None if found is None else found[0]
 
 
 def about_index(
     client: Elasticsearch, address: Address, index: str | None = None
 ) -> Mapping[str, Any]:
-    """What an index says about itself (mapping.meta); IndexMissing where there is none."""
-    index = index or current(client, address)
-    if index is None:
+    """What an index, or the current one, says about itself (documents.meta); IndexMissing."""
+    found = _published(client, address, "mappings", index)
+    if found is None:
         raise missing(address)
-    with readable_errors(address):
-        found = client.indices.get_mapping(index=index)[index]["mappings"]
-    stored: Mapping[str, Any] | None = found.get("_meta", {}).get(documents.META)
+    stored: Mapping[str, Any] | None = found[1]["mappings"].get("_meta", {}).get(documents.META)
     if stored is None:
-        raise IndexProblem(f"{index} was not made by capsearch; choose another name")
+        raise IndexProblem(f"{found[0]} was not made by capsearch; choose another name")
     return stored
 
 
-def require_same_model(
-    client: Elasticsearch, address: Address, index: str, identity: Identity
-) -> None:
-    """ModelMismatch when an index was made with another model."""
-    made = documents.identity_of(about_index(client, address, index))
+def _published(
+    client: Elasticsearch, address: Address, features: str, index: str | None = None
+) -> tuple[str, Mapping[str, Any]] | None:
+    """The name of an index, or of that which the alias names, and what is asked of it."""
+    name = index or address.name
+    with readable_errors(address):
+        found = client.indices.get(index=name, features=features, ignore_unavailable=True).body
+    if index is None and address.name in found:
+        raise IndexProblem(
+            f"{address} is an index that capsearch did not make; choose another name"
+        )
+    return next(iter(found.items()), None)
+
+
+def require_same_model(about: Mapping[str, Any], address: Address, identity: Identity) -> None:
+    """ModelMismatch when an index was made with another model, SchemaTooOld."""
+    made = documents.identity_of(about)
+    if about["schema"] < documents.SCHEMA:
+        raise SchemaTooOld(
+            f"{address} has schema {about['schema']}, this capsearch reads {documents.SCHEMA}; "
+            f"run `capsearch index --rebuild --backend {address}`, which keeps vectors, captions "
+            "and what people said about them"
+        )
     if not made.same_vectors(identity):
         raise ModelMismatch(
-            f"{address} was made with {made}, this is {identity}; --rebuild makes its next "
-            "version and replaces it when that is whole"
+            f"{address} was made with {made}, this is {identity}; run `capsearch index "
+            f"--rebuild --model {identity.source} --backend {address}`, or search with "
+            f"--model {made.source}"
         )
 
 
@@ -207,14 +218,13 @@ def prepare(
     """
     published = current(client, address)
     if published is not None and not rebuild:
-        require_same_model(client, address, published, identity)
-        _upgrade(client, address, published)
+        require_same_model(about_index(client, address, published), address, identity)
         return published
     known = _versions(client, address)
     for index in known:
-        made = documents.identity_of(about_index(client, address, index))
-        if index != published and made.same_vectors(identity):
-            _upgrade(client, address, index)
+        about = about_index(client, address, index)
+        same = documents.identity_of(about).same_vectors(identity)
+        if index != published and same and about["schema"] == documents.SCHEMA:
             return index
     number = max((_number(one) for one in known), default=0) + 1
     index = f"{address.name}-v{number}"
@@ -240,21 +250,7 @@ def _create(
         except BadRequestError as problem:
             if "resource_already_exists" not in str(problem):
                 raise
-    require_same_model(client, address, index, identity)
-
-
-def _upgrade(client: Elasticsearch, address: Address, index: str) -> None:
-    """Adds the fields and the alias that an index of an older schema lacks.
-
-    Its documents get values of the new fields when they are next written; `copy` sends them again.
-    """
-    stored = about_index(client, address, index)
-    if stored["schema"] < documents.SCHEMA:
-        wanted = documents.mapping(documents.identity_of(stored))["properties"]
-        meta = {documents.META: {**stored, "schema": documents.SCHEMA}}
-        with readable_errors(address):
-            client.indices.put_alias(index=index, name=documents.write_alias(index))
-            client.indices.put_mapping(index=index, properties=wanted, meta=meta)
+    require_same_model(about_index(client, address, index), address, identity)
 
 
 def publish(client: Elasticsearch, address: Address, index: str) -> None:
@@ -337,10 +333,10 @@ class ElasticCollection(Closing):
         """IndexMissing when there is none, ModelMismatch when another model made it."""
         address = Address.parse(url)
         client = connect(address)
-        made = documents.identity_of(about_index(client, address))
-        collection = cls(client, address, model or registry.load(made.source))
-        collection.require_same_model()
-        return collection
+        about = about_index(client, address)
+        model = model or registry.load(documents.identity_of(about).source)
+        require_same_model(about, address, Identity.of(model))
+        return cls(client, address, model)
 
     @classmethod
     def create(
@@ -352,24 +348,18 @@ class ElasticCollection(Closing):
         """
         address = Address.parse(url)
         client = connect(address)
-        index = current(client, address)
         if model is None:
-            about = None if index is None else about_index(client, address, index)
+            made = _published(client, address, "mappings")
+            about = None if made is None else about_index(client, address, made[0])
             model = registry.load(None if about is None else documents.identity_of(about).source)
         collection = cls(client, address, model)
         collection._sizes = (shards, replicas)
         return collection
 
     def require_same_model(self) -> None:
-        """ModelMismatch unless the current version was made with `model`."""
-        made = documents.identity_of(about_index(self._client, self.address))
-        this = Identity.of(self.model)
-        if not made.same_vectors(this):
-            raise ModelMismatch(
-                f"{self.address} was made with {made}, this is {this}; run `capsearch index "
-                f"--rebuild --model {this.source} --backend {self.address}`, or search with "
-                f"--model {made.source}"
-            )
+        """ModelMismatch unless the current version was made with `model`, SchemaTooOld."""
+        about = about_index(self._client, self.address)
+        require_same_model(about, self.address, Identity.of(self.model))
 
     def roots(self) -> tuple[Path, ...]:
         """The folders indexed so far, sorted, as of some seconds ago."""

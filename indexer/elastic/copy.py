@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any
 
 from capsearch.engine.errors import IndexProblem
-from capsearch.engine.protocols import NewDocument
-from capsearch.indexer.document import Entry
+from capsearch.indexer.changes import Change
+from capsearch.indexer.document import StoredDocument
 from capsearch.indexer.elastic import collection as versions
 from capsearch.indexer.elastic.backend import ElasticBackend
 from capsearch.indexer.elastic.client import Address, connect, readable_errors
@@ -23,9 +23,10 @@ from capsearch.indexer.elastic.collection import State
 from capsearch.indexer.elastic.documents import WHOLE, whole
 from capsearch.indexer.elastic.requests import HAS_FILE
 from capsearch.indexer.elastic.writer import ElasticWriter
-from capsearch.indexer.sqlite import transfer
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.indexer.sqlite.manifest import Remembered
+from capsearch.indexer.sqlite.documents import CatalogDocuments
+from capsearch.indexer.sqlite.matches import update_words
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 Show = Callable[[int, int], None]  # done, total
 _IDS: Mapping[str, Any] = {"source": False}
@@ -70,17 +71,18 @@ def to_cluster(
     folders were indexed into the collection: their images would be deleted.
     """
     client, counts, started = connect(address), _Counts(), perf_counter()
-    state, remembered = State(client, address), Remembered(collection.catalog)
+    state = State(client, address)
+    documents = CatalogDocuments(CatalogWriter(collection.catalog))
     _require_same_roots(state, collection, address)
     index = versions.prepare(
         client, address, collection.identity, rebuild=rebuild, shards=shards, replicas=replicas
     )
     state.create()
-    state.add_roots(remembered.excludes())
+    state.add_roots(collection.catalog.excludes())
     writer = ElasticWriter(client, address, index, collection.model.text.words)
     with collection.catalog.snapshot(), writer.bulk_load(replicas=load_replicas):
         total = len(collection.backend)
-        for batch in transfer.read(collection.catalog):
+        for batch in documents.batches():
             changed = _changed(writer, batch)
             counts.unchanged += len(batch) - len(changed)
             for _ in writer.index_json(changed):
@@ -90,7 +92,7 @@ def to_cluster(
                 break
         else:
             writer.refresh()
-            counts.removed = _remove_missing(collection, writer)
+            counts.removed = _remove_missing(documents, writer)
     if not stop.is_set():
         versions.publish(client, address, index)
     return counts.summary(stop, started)
@@ -101,19 +103,21 @@ def from_cluster(
 ) -> CopySummary:
     """Copies a cluster's collection into an embedded index of the same model."""
     client, counts, started = connect(address), _Counts(), perf_counter()
-    backend = ElasticBackend(client, address)
-    total = len(backend)
+    backend, catalog = ElasticBackend(client, address), CatalogWriter(collection.catalog)
+    documents, total = CatalogDocuments(catalog), len(backend)
     for hits in backend.scan(HAS_FILE, WHOLE):
-        there = transfer.known(collection.catalog, [hit["_id"] for hit in hits], encoded=True)
-        new = [whole(hit) for hit in hits if hit["_id"] not in there]
-        transfer.write(collection, new)
+        there = documents.found([hit["_id"] for hit in hits], encoded=True)
+        new = {hit["_id"]: whole(hit) for hit in hits if hit["_id"] not in there}
+        documents.edit({image_id: _instead(document) for image_id, document in new.items()})
         counts.unchanged += len(there)
         counts.copied += len(new)
         show(counts.copied + counts.unchanged, total)
         if stop.is_set():
             break
-    transfer.add_roots(collection, State(client, address).roots())
-    transfer.index_words(collection)
+    with catalog.transaction(visible=False):
+        catalog.add_roots(State(client, address).roots())
+    for _ in update_words(catalog, collection.model.text.words):
+        pass
     collection.finish()
     return counts.summary(stop, started)
 
@@ -128,20 +132,19 @@ def _require_same_roots(state: State, collection: Collection, address: Address) 
         )
 
 
-def _changed(writer: ElasticWriter, batch: Sequence[NewDocument]) -> list[dict[str, Any]]:
+def _changed(writer: ElasticWriter, batch: Sequence[StoredDocument]) -> list[dict[str, Any]]:
     """The documents that the cluster lacks or has otherwise, with what people said there."""
-    sources = {one.document.record.id: writer.to_json(one) for one in batch}
+    sources = {document.record.id: writer.to_json(document) for document in batch}
     there = _checksums(writer, list(sources))
     reviewed = _reviewed(writer, [one for one in there if there[one] != sources[one]["checksum"]])
-    for one in batch:
-        if before := reviewed.get(one.document.record.id):
-            entry = Entry.of(one)
-            entry.take_reviews(before)
-            sources[entry.record.id] = writer.to_json(entry.document())
+    for document in batch:
+        if before := reviewed.get(document.record.id):
+            document.take_reviews(before)
+            sources[document.record.id] = writer.to_json(document)
     return [source for one, source in sources.items() if there.get(one) != source["checksum"]]
 
 
-def _reviewed(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, Entry]:
+def _reviewed(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, StoredDocument]:
     """Documents of the cluster in which people have accepted or rejected captions."""
     if not ids:
         return {}
@@ -149,7 +152,7 @@ def _reviewed(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, Entry]:
     found = ElasticBackend(writer.client, writer.address, writer.index).ask(
         query={"bool": {"filter": required}}, size=len(ids), **WHOLE
     )
-    return {hit["_id"]: Entry.of(whole(hit)) for hit in found["hits"]["hits"]}
+    return {hit["_id"]: whole(hit) for hit in found["hits"]["hits"]}
 
 
 def _checksums(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, str]:
@@ -160,11 +163,15 @@ def _checksums(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, str]:
     return {one["_id"]: one["_source"]["checksum"] for one in found["docs"] if one.get("found")}
 
 
-def _remove_missing(collection: Collection, writer: ElasticWriter) -> int:
+def _instead(document: StoredDocument) -> Change:
+    return lambda _: document
+
+
+def _remove_missing(documents: CatalogDocuments, writer: ElasticWriter) -> int:
     backend, removed = ElasticBackend(writer.client, writer.address, writer.index), 0
     for hits in backend.scan({"match_all": {}}, _IDS):
         ids = [hit["_id"] for hit in hits]
-        gone = sorted(set(ids) - transfer.known(collection.catalog, ids))
+        gone = sorted(set(ids) - documents.found(ids))
         writer.delete(gone)
         removed += len(gone)
     return removed

@@ -1,15 +1,13 @@
-"""Documents to the JSON of an index and back; elastic.mapping says what its fields are for.
-
-How documents are stored: the mapping of an index.
+"""How documents are stored: the mapping of an index, and documents as its JSON and back.
 
 Vectors are stored twice. `vector` fields are for finding candidates and are quantised to 8 bits in
 the graph; rows of the embedded index's own precision (float32 images, float16 captions and
 features) are what candidates are scored from, and what is copied back. Rows are doc values, so that
 reading a document does not read them; no vector is in `_source`, which stays small.
 
-`provenance` is what a run of the pipeline needs to know of an image, as sqlite.transfer reads it
-from a catalog: its files with their times and sizes, where its captions come from, where it was
-before. What runs look for is indexed beside it.
+`provenance` is what a run of the pipeline needs to know of an image besides: its files with their
+times and sizes, where its captions come from, where it was before. What runs look for is indexed
+beside it.
 """
 
 from __future__ import annotations
@@ -27,13 +25,17 @@ import numpy as np
 
 from capsearch.encoders.text import concepts
 from capsearch.engine.errors import SchemaTooNew
-from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import HAND, Caption, Document, ImageRecord, Tag, Vectors
-from capsearch.indexer.sqlite.manifest import Identity
-from capsearch.indexer.sqlite.matches import generated_texts_of, texts_of
+from capsearch.indexer.document import (
+    CAPTIONS_FILES,
+    StoredCaption,
+    StoredDocument,
+    generated_texts_of,
+    texts_of,
+)
+from capsearch.indexer.identity import Identity
 
-# 1 and 2 lacked concepts, probabilities or PIPELINE_FIELDS, 3 ENRICHED_FIELDS; 4 split words at ー
-SCHEMA = 5
+SCHEMA = 5  # another number is refused; an older one is read to rebuild the collection
 META = "capsearch"
 MAX_RESULT_WINDOW = 30_000  # of one answer: 2 x matches.MAX_WORD_HITS, or the newest documents
 WORDS, GENERATED_WORDS = "words", "generated_words"  # fields: what people and what models wrote
@@ -44,21 +46,17 @@ _KEYWORD = {"type": "keyword", "ignore_above": 8000}  # a term has at most 32,76
 _STORED = {"type": "keyword", "index": False, "doc_values": False}  # in _source only
 _NUMBER = {"type": "float", "index": False, "doc_values": False}  # in _source only
 _NOT_IN_SOURCE = ("vector", "captions.vector", "rows", WORDS, GENERATED_WORDS, "surest")
-PIPELINE_FIELDS: Mapping[str, Any] = {
+_TOKENS = {"type": "text", "analyzer": "whitespace", "norms": False}
+_RUN_FIELDS: Mapping[str, Any] = {  # what runs look for
+    "schema": {"type": "byte"},  # that the document was written with
     "encoded": {"type": "boolean"},  # has a vector, with a file or without
     "pending": _KEYWORD,  # languages of captions that no text encoder has read
     "origins": _KEYWORD,  # of captions: sidecars' images, captions files
     "past_paths": _KEYWORD,  # where the image was before
     "missing_since": {"type": "date"},  # it has no file
-}
-_TOKENS = {"type": "text", "analyzer": "whitespace", "norms": False}
-ENRICHED_FIELDS: Mapping[str, Any] = {
-    "schema": {"type": "byte"},  # that the document was written with; older ones lack it
-    GENERATED_WORDS: _TOKENS,  # older documents have these among WORDS
-    "surest": {"type": "rank_features"},  # of tags, by what they name and everything broader
     "tagger": _KEYWORD,  # the model that wrote the tags
     "captioner": _KEYWORD,
-    "reviewed": {"type": "boolean"},  # people have accepted, corrected or rejected a caption here
+    "reviewed": {"type": "boolean"},  # people have accepted or rejected a caption here
 }
 
 
@@ -107,27 +105,27 @@ def mapping(identity: Identity) -> dict[str, Any]:
             "concepts": _KEYWORD,  # ids of what tags name, and of everything broader
             "labels": _KEYWORD,  # of tags that name no concept
             WORDS: _TOKENS,
+            GENERATED_WORDS: _TOKENS,
+            "surest": {"type": "rank_features"},  # of tags, by what they name and all broader
             "vector": _vector(identity.dimension),
             "rows": {"properties": {"image": _ROW, "captions": _ROW, "feature": _ROW}},
             "provenance": {"type": "object", "enabled": False},
             "checksum": _STORED,
-            **PIPELINE_FIELDS,
-            **ENRICHED_FIELDS,
+            **_RUN_FIELDS,
         },
     }
 
 
 def meta(identity: Identity) -> dict[str, Any]:
     """What an index says about itself."""
-    stored = {key: value for key, value in asdict(identity).items() if value is not None}
-    return {META: {"schema": SCHEMA, "model": stored}}
+    return {META: {"schema": SCHEMA, "model": identity.facts()}}
 
 
 def identity_of(stored: Mapping[str, Any]) -> Identity:
     """The model in `_meta`; SchemaTooNew when a newer capsearch wrote it."""
     if stored["schema"] > SCHEMA:
         raise SchemaTooNew(
-            f"the collection has schema {stored['schema']}, this capsearch reads up to {SCHEMA}; "
+            f"the collection has schema {stored['schema']}, this capsearch reads {SCHEMA}; "
             "upgrade with `pip install -U capsearch`"
         )
     return Identity(**stored["model"])
@@ -149,14 +147,14 @@ def _tag_fields() -> dict[str, Any]:
     return {**fields, "confidence": _NUMBER}
 
 
-def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[str, Any]:
+def to_json(stored: StoredDocument, words_of: Callable[[str], Sequence[str]]) -> dict[str, Any]:
     """A document as Elasticsearch gets it."""
-    record = new.document.record
-    captions = sorted(new.document.captions, key=lambda one: one.generated)
+    document = stored.document()
+    record, vectors = document.record, _vectors(stored)
     source: dict[str, Any] = {
         "id": record.id,
-        "searchable": bool(record.paths) and new.vector is not None,
-        "captioned": any(one in new.caption_vectors for one in captions),
+        "searchable": bool(record.paths) and stored.vector is not None,
+        "captioned": bool(vectors),
         "paths": list(record.paths),
         "folders": folders(record.paths),
         "width": record.width,
@@ -164,18 +162,19 @@ def to_json(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[
         "size_bytes": record.size_bytes,
         "format": record.format,
         "taken_at": record.taken_at.isoformat() if record.taken_at else None,
-        "captions": [_caption(one, new.caption_vectors.get(one)) for one in captions],
-        "tags": [asdict(tag) for tag in new.document.tags],
-        "concepts": sorted(broader_ids(new.document.tags)),
-        "labels": sorted({tag.label for tag in new.document.tags if not tag.concept}),
-        WORDS: _tokens(new.document, texts_of, words_of),
-        "rows": _rows(new, captions),
-        "provenance": new.provenance,
-        **_pipeline_fields(new),
-        **_enriched_fields(new, words_of),
+        "captions": [_caption(one, vectors.get(one)) for one in document.captions],
+        "tags": [asdict(tag) for tag in document.tags],
+        "concepts": sorted(broader_ids(document.tags)),
+        "labels": sorted({tag.label for tag in document.tags if not tag.concept}),
+        WORDS: _tokens(document, texts_of, words_of),
+        GENERATED_WORDS: _tokens(document, generated_texts_of, words_of),
+        "surest": _surest(document.tags),
+        "rows": _rows(stored, vectors),
+        "provenance": _provenance(stored),
+        **_pipeline_fields(stored),
     }
-    if new.vector is not None:
-        source["vector"] = _short(new.vector)
+    if stored.vector is not None:
+        source["vector"] = _short(stored.vector)
     text = json.dumps(source, sort_keys=True).encode()
     return {**source, "checksum": hashlib.blake2b(text, digest_size=16).hexdigest()}
 
@@ -198,31 +197,58 @@ def document(source: Mapping[str, Any]) -> Document:
     return Document(record, captions, tuple(tags), metadata)
 
 
-def whole(hit: Mapping[str, Any]) -> NewDocument:
+def whole(hit: Mapping[str, Any]) -> StoredDocument:
     """A document with its vectors, from a hit that was asked for as WHOLE."""
     source, fields = hit["_source"], hit.get("fields", {})
-    encoded = [caption(one) for one in source.get("captions", ()) if one["encoded"]]
+    in_rows = [caption(one) for one in source.get("captions", ()) if one["encoded"]]
     table = row(fields, CAPTION_ROWS, "<f2")
-    rows = () if table is None else table.reshape(len(encoded), -1)
-    return NewDocument(
-        document(source),
+    rows = () if table is None else table.reshape(len(in_rows), -1)
+    vectors = dict(zip(in_rows, rows, strict=True))
+    found, known = document(source), source["provenance"]
+    captions = [
+        StoredCaption(text, origin, bool(encoded), vectors.get(text))
+        for text, origin, encoded in _captions_of(known)
+    ]
+    models = known.get("enriched") or {}
+    return StoredDocument(
+        found.record,
         row(fields, FEATURE_ROW, "<f2"),
         row(fields, IMAGE_ROW, "<f4"),
-        dict(zip(encoded, rows, strict=True)),
-        source.get("provenance") or {},
+        {path: (mtime, size, state) for path, mtime, size, state in known["files"]},
+        {one.key: one for one in captions},
+        {(tag.label, tag.language, tag.source): tag for tag in found.tags},
+        dict(found.metadata),
+        dict(known.get("past_files", ())),
+        known.get("missing_since"),
+        models.get("tagger", ""),
+        models.get("captioner", ""),
+        frozenset(models.get("rejected", ())),
     )
+
+
+def captions_from(hit: Mapping[str, Any], origin: str | None = None) -> list[Caption]:
+    """The captions in the provenance of a document, or those of a captions file."""
+    return [
+        text
+        for text, stored_origin, _ in _captions_of(hit["_source"].get("provenance", {}))
+        if origin is None or (stored_origin == origin and text.source in CAPTIONS_FILES)
+    ]
+
+
+def _captions_of(provenance: Mapping[str, Any]) -> Iterator[tuple[Caption, str, int]]:
+    """Each caption, its origin, and whether the text encoder has read it."""
+    for text, language, source, origin, encoded, *confidence in provenance.get("captions", ()):
+        yield Caption(text, language, source, *confidence), origin, encoded
 
 
 def caption(source: Mapping[str, Any]) -> Caption:
     """One of a document's captions."""
-    confidence = source.get("confidence", 1.0)  # schema 1 has none
+    confidence = source.get("confidence", 1.0)  # the first schema has none
     return Caption(source["text"], source["language"], source["source"], confidence)
 
 
 def tag_confidences(source: Mapping[str, Any]) -> dict[str, float]:
-    """The highest confidence of tags by concept; of older schemas none, which none are found by."""
-    if source.get("schema", 0) < SCHEMA:
-        return {}
+    """The highest confidence of tags by concept."""
     tags = sorted(source["tags"], key=lambda one: float(one["confidence"]))
     return {one["concept"]: one["confidence"] for one in tags if one["concept"]}
 
@@ -239,28 +265,46 @@ def folders(paths: Sequence[str]) -> list[str]:
     return sorted({str(folder) for path in paths for folder in PurePath(path).parents})
 
 
-def _pipeline_fields(new: NewDocument) -> dict[str, Any]:
-    captions = new.provenance.get("captions", ())
+def _provenance(stored: StoredDocument) -> dict[str, Any]:
+    """What `whole` reads besides what searches need."""
     return {
-        "encoded": new.vector is not None,
-        "pending": sorted({one[1] for one in captions if not one[4]}),
-        "origins": sorted({one[3] for one in captions if one[3]}),
-        "past_paths": [path for path, _ in new.provenance.get("past_files", ())],
-        "missing_since": new.provenance.get("missing_since"),
-    }
+        "files": [[path, *state] for path, state in sorted(stored.files.items())],
+        "captions": [
+            [one.caption.text, one.caption.language, one.caption.source, one.origin,
+             int(one.encoded), one.caption.confidence]
+            for one in stored.captions.values()
+        ],
+        "metadata": [[key, value] for key, value in sorted(stored.metadata.items())],
+        "past_files": [[path, moment] for path, moment in sorted(stored.past.items())],
+        "missing_since": stored.missing_since,
+        "enriched": {
+            "tagger": stored.tagger,
+            "captioner": stored.captioner,
+            "rejected": sorted(stored.rejected),
+        },
+    }  # fmt: skip
 
 
-def _enriched_fields(new: NewDocument, words_of: Callable[[str], Sequence[str]]) -> dict[str, Any]:
-    enriched = new.provenance.get("enriched") or {}
+def _pipeline_fields(stored: StoredDocument) -> dict[str, Any]:
+    captions = stored.captions.values()
     return {
+        "encoded": stored.vector is not None,
+        "pending": sorted({one.caption.language for one in captions if not one.encoded}),
+        "origins": sorted({one.origin for one in captions if one.origin}),
+        "past_paths": sorted(stored.past),
+        "missing_since": stored.missing_since,
         "schema": SCHEMA,
-        GENERATED_WORDS: _tokens(new.document, generated_texts_of, words_of),
-        "surest": _surest(new.document.tags),
-        "tagger": enriched.get("tagger") or None,
-        "captioner": enriched.get("captioner") or None,
-        "reviewed": bool(enriched.get("rejected"))
-        or any(one.source == HAND for one in new.document.captions),
+        "tagger": stored.tagger or None,
+        "captioner": stored.captioner or None,
+        "reviewed": bool(stored.rejected) or any(one.caption.source == HAND for one in captions),
     }
+
+
+def _vectors(stored: StoredDocument) -> dict[Caption, Vectors]:
+    """Of the captions that were encoded, in the order of the document."""
+    vectors = {one.caption: one.vector for one in reversed(stored.captions.values())
+               if one.vector is not None}  # fmt: skip
+    return {one: vectors[one] for one in stored.document().captions if one in vectors}
 
 
 def _surest(tags: Sequence[Tag]) -> dict[str, float]:
@@ -285,12 +329,11 @@ def _caption(one: Caption, vector: Vectors | None) -> dict[str, Any]:
     return stored if vector is None else {**stored, "vector": _short(vector)}
 
 
-def _rows(new: NewDocument, captions: Sequence[Caption]) -> dict[str, str]:
-    vectors = [new.caption_vectors[one] for one in captions if one in new.caption_vectors]
+def _rows(stored: StoredDocument, vectors: Mapping[Caption, Vectors]) -> dict[str, str]:
     rows = {
-        "image": None if new.vector is None else np.asarray(new.vector, "<f4"),
-        "captions": np.asarray(vectors, "<f2") if vectors else None,
-        "feature": None if new.feature is None else np.asarray(new.feature, "<f2"),
+        "image": None if stored.vector is None else np.asarray(stored.vector, "<f4"),
+        "captions": np.asarray(list(vectors.values()), "<f2") if vectors else None,
+        "feature": None if stored.feature is None else np.asarray(stored.feature, "<f2"),
     }
     return {
         name: base64.b64encode(one.tobytes()).decode()

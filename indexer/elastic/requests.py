@@ -20,7 +20,6 @@ from capsearch.indexer.elastic.documents import (
     CAPTION_ROWS,
     GENERATED_WORDS,
     IMAGE_ROW,
-    SCHEMA,
     WORDS,
     tag_confidences,
 )
@@ -120,7 +119,6 @@ MAX_CHOICES = 500  # tags or folders in one list; the rarest values are left out
 HAS_FILE: Clause = {"exists": {"field": "folders"}}
 SEARCHABLE: Clause = {"term": {"searchable": True}}
 CAPTIONED: Clause = {"term": {"captioned": True}}
-OUTDATED: Clause = {"bool": {"must_not": {"term": {"schema": SCHEMA}}}}
 # What a document is scored from; see mapping.
 SCORED: dict[str, Any] = {
     "source": {

@@ -1,37 +1,51 @@
-"""A run of the pipeline on a collection in a cluster: batches of whole documents."""
+"""A run of the pipeline on a collection in a cluster: batches of whole documents.
+
+A rebuild goes into the next version of the collection, beside the one that searches see. Everything
+that is known of the images goes over first, with the vectors that need no image: those projected
+from stored features where the backbone is the same, all of them where only the schema is older. The
+pipeline does the rest. Stopped or killed, it goes on where it was.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from capsearch.encoders.models.registry import Model
+from capsearch.engine.protocols import Head
+from capsearch.engine.records import Caption, ImageRecord, Vectors
 from capsearch.indexer import thumbnails
-from capsearch.indexer.document import Entry
-from capsearch.indexer.elastic import collection, sources, writer
+from capsearch.indexer.changes import Change, DocumentDescriptions, DocumentStore, Edits, chunks
+from capsearch.indexer.document import StoredDocument, days_ago
+from capsearch.indexer.elastic import collection
 from capsearch.indexer.elastic.client import Address
 from capsearch.indexer.elastic.collection import State
-from capsearch.indexer.elastic.descriptions import ElasticDescriptions
-from capsearch.indexer.elastic.documents import identity_of
-from capsearch.indexer.elastic.requests import HAS_FILE, OUTDATED
+from capsearch.indexer.elastic.documents import (
+    FEATURE_ROW,
+    SCHEMA,
+    WHOLE,
+    captions_from,
+    identity_of,
+    row,
+    whole,
+)
+from capsearch.indexer.elastic.requests import HAS_FILE, SEARCHABLE, Clause, Hit
 from capsearch.indexer.elastic.writer import (
     DOCUMENTS,
     Editor,
     ElasticWriter,
     EncodedIds,
-    KnownFiles,
-    chunks,
     unchanged_delete,
 )
-from capsearch.indexer.prepare import Outcome, Prepared
-from capsearch.indexer.sources.captions import NamedCaption
+from capsearch.indexer.identity import Identity
+from capsearch.indexer.prepare import Outcome, Prepared, Refused
 from capsearch.indexer.sources.scan import ImageFile
-from capsearch.indexer.sqlite.manifest import Identity
-from capsearch.indexer.store import EditedSidecars, EncodedImage, FileState, KnownFile
+from capsearch.indexer.store import EncodedImage, FileState, KnownFile
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
@@ -41,9 +55,15 @@ if TYPE_CHECKING:
 # number, so that it is known from what somebody has set.
 REFRESH_INTERVAL = "31s"
 _KEEP_MISSING = "keep_missing_days"
+_LIGHT: Mapping[str, Any] = {"source": False, "seq_no_primary_term": True}
+_CAPTIONS: Mapping[str, Any] = {"source_includes": ["provenance.captions"]}
+_FEATURES: Mapping[str, Any] = {"source": False, "docvalue_fields": [FEATURE_ROW]}
+_DESCRIBED: Clause = {
+    "bool": {"should": [{"exists": {"field": head}} for head in ("tagger", "captioner")]}
+}
 
 
-class ElasticStore:
+class ElasticStore(DocumentStore):
     """indexer.store.Store over a collection; several may write to it at once."""
 
     def __init__(
@@ -56,23 +76,28 @@ class ElasticStore:
         shards: int,
         replicas: int,
     ) -> None:
+        super().__init__()
         self._client, self._address, self.model, self.path = client, address, model, path
         self._thumbnails, self._sizes = thumbnails_in, {"shards": shards, "replicas": replicas}
         self._state = State(client, address)
         published = collection.current(client, address)
         self._editor = None if published is None else self._editor_of(published)
         self._old: Editor | None = None  # of a rebuild
-        self._files = KnownFiles()
         self._skipped: Mapping[str, tuple[ImageFile, str]] = {}
+
+    @property
+    def documents(self) -> Editor:
+        """Those of the version that is written to."""
+        assert self._editor is not None  # inside `writing` there is an index
+        return self._editor
 
     # What is known
 
     def require_same_model(self) -> None:
-        """ModelMismatch unless the collection was made with the model."""
+        """ModelMismatch unless the collection was made with the model, SchemaTooOld."""
         if self._editor is not None:
-            identity = Identity.of(self.model)
-            index = self._editor.writer.index
-            collection.require_same_model(self._client, self._address, index, identity)
+            about, this = self._about(self._editor), Identity.of(self.model)
+            collection.require_same_model(about, self._address, this)
 
     def excludes(self) -> Mapping[Path, tuple[str, ...]]:
         """The roots, with the globs that each leaves out."""
@@ -84,15 +109,15 @@ class ElasticStore:
 
     def captions_files(self) -> Mapping[Path, FileState]:
         """The captions files read so far."""
-        found = self._state.all("captions file").items()
-        return {Path(name): FileState(**facts) for name, facts in found}
+        known = self._state.all("captions file").items()
+        return {Path(name): FileState(**facts) for name, facts in known}
 
     def files(self, roots: Sequence[Path]) -> Mapping[str, KnownFile]:
         """The indexed files under `roots`; in a new collection none."""
         if self._editor is None:
             return {}
         self._editor.writer.refresh()
-        return self._files.read(self._editor.backend, roots)
+        return self._editor.files(roots)
 
     def skipped(self, roots: Sequence[Path]) -> Mapping[str, tuple[ImageFile, str]]:
         """The files that were skipped before."""
@@ -104,23 +129,21 @@ class ElasticStore:
 
     def encoded_ids(self) -> EncodedIds:
         """Asks the cluster, image by image."""
-        return EncodedIds(self.editor)
+        return EncodedIds(self.documents)
 
     def encoded_ids_among(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that have a vector this moment."""
-        return self.editor.existing(ids, encoded=True)
+        return self.documents.existing(ids, encoded=True)
 
     def image_paths(self) -> Sequence[tuple[str, str]]:
         """(path, image id) of every file."""
-        self.editor.writer.refresh()
-        pages = self.editor.backend.scan(HAS_FILE, {"source_includes": ["paths"]})
+        pages = self._scan([HAS_FILE], {"source_includes": ["paths"]})
         return [(path, hit["_id"]) for hits in pages for hit in hits
                 for path in hit["_source"]["paths"]]  # fmt: skip
 
     def missing(self) -> int:
         """How many images have no file."""
-        self.editor.writer.refresh()
-        return self.editor.backend.count({"exists": {"field": "missing_since"}})
+        return self._count({"exists": {"field": "missing_since"}})
 
     # A run
 
@@ -133,12 +156,15 @@ class ElasticStore:
         index = collection.prepare(
             self._client, self._address, identity, rebuild=old is not None, **self._sizes
         )
-        self._editor = self._editor_of(index)
+        if self._editor is None or self._editor.writer.index != index:
+            self._editor = self._editor_of(index)
         if collection.current(self._client, self._address) is None:
             collection.publish(self._client, self._address, index)  # found while it is being filled
         with self._editor.writer.bulk_load(REFRESH_INTERVAL):
             if old is not None:
-                self._begin_rebuild(old)
+                self._old = old
+                self._carry_over(old)
+                self._state.delete("skipped", list(self._state.all("skipped")))
             yield
 
     def remember(
@@ -150,85 +176,79 @@ class ElasticStore:
 
     def put(self, new: Sequence[EncodedImage], batch: Sequence[Outcome]) -> int:
         """New documents are created whole, with their captions' vectors; others are changed."""
-        added = writer.put_batch(self.editor, self._files, new, batch)
-        refused = [one for one in batch if not isinstance(one, Prepared) and one.permanent]
-        self._state.put(
-            "skipped",
-            {
-                one.file.path: {
-                    "mtime_ns": one.file.mtime_ns, "size": one.file.size, "reason": one.reason,
-                }
-                for one in refused
-            },
-        )  # fmt: skip
-        fine = [one.file.path for one in batch if isinstance(one, Prepared)]
-        self._state.delete("skipped", [path for path in fine if path in self._skipped])
+        added = super().put(new, batch)
+        for outcome in batch:
+            if isinstance(outcome, Prepared):
+                self.documents.note_holder(outcome.file.path, outcome.image_id)
+            elif outcome.permanent:
+                self.documents.note_holder(outcome.file.path, None)
         return added
 
-    def put_sidecars(self, edited: Sequence[EditedSidecars]) -> int:
-        """A document may have several files with sidecars."""
-        return writer.made(self.editor, writer.sidecars(edited))
+    def put_skipped(self, refused: Sequence[Refused], read: Sequence[str]) -> None:
+        """A small document for each."""
+        facts = {
+            one.file.path: {
+                "mtime_ns": one.file.mtime_ns, "size": one.file.size, "reason": one.reason,
+            }
+            for one in refused
+        }  # fmt: skip
+        self._state.put("skipped", facts)
+        self._state.delete("skipped", [path for path in read if path in self._skipped])
 
-    def put_captions_file(
-        self, file: Path, state: FileState, pairs: Sequence[tuple[str, NamedCaption]]
-    ) -> int:
-        """The captions first; a file is noted when they are there."""
-        wanted: dict[str, list[NamedCaption]] = defaultdict(list)
-        for image_id, named in pairs:
-            wanted[image_id].append(named)
-        origin = str(file)
-        for hits in self._scan({"term": {"origins": origin}}, HAS_FILE):
-            wanted.update({hit["_id"]: [] for hit in hits if hit["_id"] not in wanted})
-        changed = {one: writer.named(origin, some) for one, some in wanted.items()}
-        added = writer.made(self.editor, changed)
+    def forget_skipped(self, paths: Sequence[str]) -> None:
+        """Deletes their small documents."""
+        self._state.delete("skipped", paths)
+
+    def captions_of_file(self, origin: str) -> Mapping[str, set[Caption]]:
+        """As the documents have them."""
+        captions: dict[str, set[Caption]] = defaultdict(set)
+        for hits in self._scan([{"term": {"origins": origin}}, HAS_FILE], _CAPTIONS):
+            for hit in hits:
+                captions[hit["_id"]] = set(captions_from(hit, origin))
+        return captions
+
+    def note_captions_file(self, file: Path, state: FileState) -> None:
+        """In a small document."""
         facts = {"mtime_ns": state.mtime_ns, "size": state.size}
-        self._state.put("captions file", {origin: facts})
-        return added
+        self._state.put("captions file", {str(file): facts})
 
     def remove_files(self, files: Sequence[str], skipped: Sequence[str]) -> None:
-        """Images that have none left are not found any more."""
-        paths = {(path, self._files.owners[path]) for path in files}
-        self.editor.edit(writer.gone(sorted(paths | self._files.stale)))
-        self._files.stale.clear()
-        self._state.delete("skipped", skipped)
+        """Documents of files that hold another image leave them, too."""
+        edits = Edits()
+        for path, image_id in sorted(self.documents.stale):
+            edits.leave(image_id, path)
+        edits.make(self.documents)
+        self.documents.stale.clear()
+        super().remove_files(files, skipped)
 
     def pending_captions(self) -> int:
         """Documents with captions that are not encoded."""
-        self.editor.writer.refresh()
-        return self.editor.backend.count(self._pending())
+        return self._count(self._pending())
 
     def encode_captions(self) -> Iterator[int]:
         """Writing a document encodes its captions."""
         done = 0
-        for hits in self._scan(self._pending()):
+        for hits in self._scan([self._pending()]):
             for some in chunks(hits, DOCUMENTS):
-                self.editor.edit({hit["_id"]: _as_it_is for hit in some})
+                self.documents.edit({hit["_id"]: lambda document: document for hit in some})
                 done += len(some)
                 yield done
 
     def index_words(self) -> Iterator[None]:
-        """They are written with the documents; those of an older schema are written again."""
-        self.editor.writer.refresh()
-        for hits in self._scan(OUTDATED):
-            for some in chunks(hits, DOCUMENTS):
-                self.editor.edit({hit["_id"]: _as_it_is for hit in some})
-                yield
+        """Nothing is left to do: words are written with the documents."""
+        yield from ()
 
     def descriptions(self) -> ElasticDescriptions:
         """What models write about the images."""
-        return ElasticDescriptions(self.editor)
+        return ElasticDescriptions(self.documents)
 
     def complete(self) -> None:
         """Publishes a rebuild."""
         if self._old is None:
             return
-        made = identity_of(
-            collection.about_index(self._client, self._address, self._old.writer.index)
-        )
-        if made.same_vectors(Identity.of(self.model)):
-            self.editor.writer.refresh()
-            sources.keep_unreachable(self._old, self.editor)
-        collection.publish(self._client, self._address, self.editor.writer.index)
+        if identity_of(self._about(self._old)).same_vectors(Identity.of(self.model)):
+            self._keep_unreachable(self._old)
+        collection.publish(self._client, self._address, self.documents.writer.index)
         self._old = None
 
     def keep_days(self, given: float | None) -> float | None:
@@ -241,11 +261,9 @@ class ElasticStore:
 
     def prune(self, days: float) -> int:
         """Deletes documents, unless somebody has found a file of them in the meantime."""
-        latest = (datetime.now(timezone.utc) - timedelta(days=days)).isoformat()
-        self.editor.writer.refresh()
         pruned: set[str] = set()
-        for hits in self._scan({"range": {"missing_since": {"lte": latest}}}):
-            sent = self.editor.writer.send(unchanged_delete(hit) for hit in hits)
+        for hits in self._scan([{"range": {"missing_since": {"lte": days_ago(days)}}}]):
+            sent = self.documents.writer.send(unchanged_delete(hit) for hit in hits)
             pruned |= {image_id for image_id, accepted in sent if accepted}
         if pruned:
             thumbnails.delete(self._thumbnails, pruned)
@@ -253,32 +271,139 @@ class ElasticStore:
 
     def finish(self) -> None:
         """Makes everything visible."""
-        self.editor.writer.refresh()
+        self.documents.writer.refresh()
 
-    @property
-    def editor(self) -> Editor:
-        """Changes the documents of the version that is written to."""
-        assert self._editor is not None  # inside `writing` there is an index
-        return self._editor
+    # A rebuild
+
+    def _carry_over(self, old: Editor) -> None:
+        """Copies the documents that the next version lacks, without the vectors that have to be
+        made anew."""
+        about = self._about(old)
+        made, wanted = identity_of(about), Identity.of(self.model)
+        same = made.same_vectors(wanted)
+        project = self.model.image.project if made.same_backbone(wanted) and not same else None
+        for hits in old.backend.scan({"match_all": {}}, WHOLE):
+            there = self.documents.existing([hit["_id"] for hit in hits])
+            copies = {hit["_id"]: whole(hit) for hit in hits if hit["_id"] not in there}
+            if not same or about["schema"] == SCHEMA:
+                for document in copies.values():
+                    _replace_vectors(document, project)
+            changes = {image_id: _unless_there(copy) for image_id, copy in copies.items()}
+            self.documents.edit(changes, new=copies)
+
+    def _keep_unreachable(self, old: Editor) -> None:
+        """Images whose files are out of reach keep the vectors they have; the model is the same."""
+        for hits in self._scan([{"term": {"encoded": False}}]):
+            before = old.read([hit["_id"] for hit in hits])
+            self.documents.edit({one: _with_vectors_of(copy) for one, copy in before.items()})
+
+    def _about(self, editor: Editor) -> Mapping[str, Any]:
+        return collection.about_index(self._client, self._address, editor.writer.index)
 
     def _editor_of(self, index: str) -> Editor:
         text = self.model.text
         return Editor(ElasticWriter(self._client, self._address, index, text.words), text)
 
-    def _begin_rebuild(self, old: Editor) -> None:
-        self._old = old
-        made = identity_of(collection.about_index(self._client, self._address, old.writer.index))
-        sources.carry_over(old, made, self.editor, self.model)
-        self._state.delete("skipped", list(self._state.all("skipped")))
-
-    def _pending(self) -> dict[str, Any]:
+    def _pending(self) -> Clause:
         return {"terms": {"pending": list(self.model.text.languages)}}
 
-    def _scan(self, *clauses: Mapping[str, Any]) -> Iterator[list[Mapping[str, Any]]]:
-        query = {"bool": {"filter": list(clauses)}}
-        light = {"source": False, "seq_no_primary_term": True}
-        return self.editor.backend.scan(query, light)
+    def _count(self, clause: Clause) -> int:
+        self.documents.writer.refresh()
+        return self.documents.backend.count(clause)
+
+    def _scan(
+        self, required: Sequence[Clause], source: Mapping[str, Any] = _LIGHT
+    ) -> Iterator[list[Hit]]:
+        self.documents.writer.refresh()
+        return self.documents.backend.scan({"bool": {"filter": list(required)}}, source)
 
 
-def _as_it_is(entry: Entry | None) -> Entry | None:
-    return entry
+def _replace_vectors(
+    document: StoredDocument, project: Callable[[Vectors], Vectors] | None
+) -> None:
+    """Projects the feature again, or forgets it; captions are to be encoded again."""
+    for stored in document.captions.values():
+        stored.encoded, stored.vector = False, None
+    document.vector = None
+    if project is None or document.feature is None:
+        document.feature = None
+    else:
+        document.vector = project(document.feature[np.newaxis])[0]
+
+
+def _unless_there(document: StoredDocument) -> Change:
+    return lambda there: there or document
+
+
+def _with_vectors_of(before: StoredDocument) -> Change:
+    def change(document: StoredDocument | None) -> StoredDocument | None:
+        if document is not None and document.vector is None:
+            document.feature, document.vector = before.feature, before.vector
+        return document
+
+    return change
+
+
+class ElasticDescriptions(DocumentDescriptions):
+    """indexer.store.Descriptions over one index."""
+
+    def __init__(self, editor: Editor) -> None:
+        super().__init__(editor)
+        self._editor, self._backend = editor, editor.backend
+
+    def count(self, head: Head, name: str, folders: Sequence[str] = ()) -> int:
+        """How many images the model called `name` has not described."""
+        self._editor.writer.refresh()
+        return self._backend.count(self._pending(head, name, folders))
+
+    def pending(
+        self, head: Head, name: str, folders: Sequence[str], after: str, limit: int
+    ) -> list[str]:
+        """The next of them by id, after one."""
+        answer = self._backend.ask(
+            query=self._pending(head, name, folders), sort=[{"id": "asc"}], search_after=[after],
+            size=limit, source=False, track_total_hits=False,
+        )  # fmt: skip
+        return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+    def features(self, ids: Sequence[str]) -> Mapping[str, Vectors]:
+        """Rows as the documents have them."""
+        features: dict[str, Vectors] = {}
+        for some in chunks(ids, DOCUMENTS):
+            query = {"ids": {"values": some}}
+            for hit in self._backend.ask(query=query, size=len(some), **_FEATURES)["hits"]["hits"]:
+                feature = row(hit.get("fields", {}), FEATURE_ROW, "<f2")
+                if feature is not None:
+                    features[hit["_id"]] = feature
+        return features
+
+    def records(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
+        """Images by id."""
+        found = self._backend.lookup(ids)
+        return {image_id: document.record for image_id, document in found.items()}
+
+    def described(self, folders: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Images that any model has described."""
+        self._editor.writer.refresh()
+        query = {"bool": {"filter": [HAS_FILE, _DESCRIBED, *self._below(folders)]}}
+        for hits in self._backend.scan(query, {"source": False}):
+            yield [hit["_id"] for hit in hits]
+
+    def make_searchable(self) -> None:
+        """Captions were encoded as they were written."""
+        self._editor.writer.refresh()
+
+    def _pending(self, head: Head, name: str, folders: Sequence[str]) -> Clause:
+        required = [SEARCHABLE, *self._below(folders)]
+        return {"bool": {"filter": required, "must_not": [{"term": {head: name}}]}}
+
+    def _below(self, folders: Sequence[str]) -> list[Clause]:
+        """Images with a file that is one of these, or below one of these folders."""
+        if not folders:
+            return []
+        files = {path for path in folders if not Path(path).is_dir()}
+        parents = sorted({str(Path(path).parent) for path in files})
+        pages = self._backend.scan({"terms": {"folders": parents}}, {"source_includes": ["paths"]})
+        ids = [hit["_id"] for hits in pages for hit in hits if files & {*hit["_source"]["paths"]}]
+        inside = [{"terms": {"folders": list(folders)}}, {"ids": {"values": ids}}]
+        return [{"bool": {"should": inside}}]

@@ -83,6 +83,18 @@ class ImageFile:
         return ";".join(f"{Path(path).name}:{mtime}:{size}" for path, mtime, size in self.sidecars)
 
 
+def under(folder: str | Path) -> tuple[str, str]:
+    """The bounds of all paths below a folder: from "/a/" to before "/a0"."""
+    prefix = str(folder).rstrip(os.sep)
+    return prefix + os.sep, prefix + chr(ord(os.sep) + 1)
+
+
+def is_in(path: str, root: str | Path) -> bool:
+    """Whether a path is a root, or below it."""
+    first, last = under(root)
+    return path == str(root) or first <= path < last
+
+
 @dataclass(slots=True)
 class Scan:
     """All image files under some roots, sorted by path.

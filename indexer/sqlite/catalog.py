@@ -36,9 +36,10 @@ from capsearch.engine.records import (
     ImageRecord,
     Tag,
 )
-from capsearch.indexer.sources.scan import spellings
+from capsearch.indexer.sources.scan import spellings, under
 from capsearch.indexer.sqlite.arrays import VectorFile
 from capsearch.indexer.sqlite.schema import close, connect
+from capsearch.indexer.store import FileState
 
 if TYPE_CHECKING:
     from capsearch.indexer.sqlite.writer import CatalogWriter
@@ -121,10 +122,11 @@ def _caption_condition(filters: Filters) -> tuple[str, list[object]]:
     return f"EXISTS (SELECT 1 FROM captions WHERE {' AND '.join(conditions)})", values
 
 
-def under(folder: str | Path) -> tuple[str, str]:
-    """The bounds of all paths below a folder: from "/a/" to before "/a0"."""
-    prefix = str(folder).rstrip(os.sep)
-    return prefix + os.sep, prefix + chr(ord(os.sep) + 1)
+def below(roots: Sequence[str | Path], column: str = "path") -> tuple[str, list[object]]:
+    """A condition on a path: it is one of these, or below one of them; its values."""
+    condition = " OR ".join([f"{column} = ? OR ({column} >= ? AND {column} < ?)"] * len(roots))
+    values: list[object] = [bound for root in roots for bound in (str(root), *under(root))]
+    return f"({condition})" if roots else "FALSE", values
 
 
 SEARCHABLE = "searchable"  # meta: "REVISION COUNT"
@@ -325,6 +327,29 @@ class SqliteCatalog:
     def roots(self) -> tuple[Path, ...]:
         """The folders indexed so far, sorted."""
         return tuple(Path(row[0]) for row in self.rows("SELECT path FROM roots ORDER BY path"))
+
+    def excludes(self) -> dict[Path, tuple[str, ...]]:
+        """The folders indexed so far, with the globs that each leaves out."""
+        rows = self.rows("SELECT path, exclude FROM roots ORDER BY path")
+        return {Path(path): tuple(json.loads(globs)) for path, globs in rows}
+
+    def mount_points(self) -> set[Path]:
+        """Folders below roots that were mount points when their images were last seen."""
+        return {Path(row[0]) for row in self.rows("SELECT path FROM mount_points")}
+
+    def captions_files(self) -> dict[Path, FileState]:
+        """The captions files read so far."""
+        rows = self.rows("SELECT path, mtime_ns, size FROM captions_files ORDER BY path")
+        return {Path(path): FileState(*state) for path, *state in rows}
+
+    def ids(self) -> set[str]:
+        """The ids of all images, also of those without a file."""
+        return {row[0] for row in self.rows("SELECT id FROM images")}
+
+    def missing(self) -> int:
+        """How many images have no file."""
+        sql = "SELECT count(*) FROM images WHERE missing_since IS NOT NULL"
+        return int(self.rows(sql)[0][0])
 
     def image_paths(self) -> list[tuple[str, str]]:
         """(path, image id) of every file, sorted by path."""

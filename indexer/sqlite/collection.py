@@ -11,6 +11,7 @@ Statistics of an index: counts, models, and bytes on disk.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ from platformdirs import user_data_path
 from capsearch.encoders import atomic
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
-from capsearch.encoders.text import concepts
 from capsearch.engine.errors import (
     IndexBusy,
     IndexEmpty,
@@ -36,14 +36,16 @@ from capsearch.engine.errors import (
 )
 from capsearch.engine.records import Filters
 from capsearch.engine.search import SearchEngine
-from capsearch.indexer.sqlite import manifest, matches, nearest
+from capsearch.indexer.document import now
+from capsearch.indexer.identity import Identity
+from capsearch.indexer.sqlite import matches, nearest
 from capsearch.indexer.sqlite.arrays import ARRAY_TYPES, CODES, IMAGES, SUFFIXES, VectorFile
 from capsearch.indexer.sqlite.backend import EmbeddedBackend
 from capsearch.indexer.sqlite.catalog import SEARCHABLE, SqliteCatalog, StoredFacets
-from capsearch.indexer.sqlite.manifest import Identity, Remembered
 from capsearch.indexer.sqlite.schema import SCHEMA, convert
-from capsearch.indexer.sqlite.writer import CatalogWriter, PastFiles
+from capsearch.indexer.sqlite.writer import CatalogWriter
 from capsearch.indexer.store import Closing
+from capsearch.indexer.thumbnails import THUMBNAILS
 
 if TYPE_CHECKING:
     from capsearch.indexer.store import Store
@@ -107,7 +109,6 @@ def _is_vector_file(file_name: str, latest: dict[str, int]) -> bool:
     return match["suffix"] in suffixes and int(match["generation"]) <= latest[match["name"]] + 1
 
 
-THUMBNAILS = "thumbnails"
 _PARTS = ("catalog", "features", "vectors", "captions", THUMBNAILS, "cache")
 
 
@@ -143,7 +144,6 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
     def count(table: str) -> int:
         return int(catalog.rows(f"SELECT count(*) FROM {table}")[0][0])
 
-    remembered = Remembered(catalog)
     return CollectionStats(
         images=count("images i WHERE EXISTS (SELECT 1 FROM files WHERE image_id = i.id)"),
         files=count("files"),
@@ -162,9 +162,9 @@ def measure(path: Path, catalog: SqliteCatalog, identity: Identity) -> Collectio
         created_at=catalog.meta("created_at") or "",
         updated_at=catalog.meta("updated_at") or "",
         model_path=identity.path,
-        missing=PastFiles(catalog).count(),
-        excludes={str(root): globs for root, globs in remembered.excludes().items() if globs},
-        captions_files=tuple(str(path) for path in remembered.captions_files()),
+        missing=catalog.missing(),
+        excludes={str(root): globs for root, globs in catalog.excludes().items() if globs},
+        captions_files=tuple(str(path) for path in catalog.captions_files()),
     )
 
 
@@ -190,14 +190,6 @@ def _part(file: Path) -> str:
     return first if first in _PARTS else "cache"
 
 
-__all__ = [
-    "CATALOG",
-    "THUMBNAILS",
-    "Collection",
-    "CollectionStats",
-    "default_index_path",
-    "read_stats",
-]
 # The field of Identity with the width of each vector file. Captions are float16: there are many,
 # and their vectors are only ranked.
 _WIDTHS = {
@@ -249,13 +241,7 @@ class Collection(Closing):
         require_own_folder(path)
         with atomic.writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path / LOCK, timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                raise IndexBusy(
-                    f"another capsearch is writing to {path}; wait until it is done, or stop it"
-                ) from None
+            lock = writers_lock(path)
         try:
             converted = rebuild and (path / CATALOG).is_file() and convert(path / CATALOG)
             return cls._writer(path, model, lock, converted)
@@ -333,11 +319,10 @@ class Collection(Closing):
     def finish(self) -> None:
         """Ends a run: sets the time of the update, refreshes the caches, writes the manifest."""
         writer = CatalogWriter(self.catalog)
-        if writer.metadata.linked_with() != concepts.version():
-            with writer.transaction():
-                writer.metadata.link()
+        with writer.transaction():
+            writer.link_tags()
         with writer.transaction(visible=False):
-            writer.set_meta("updated_at", manifest.now())
+            writer.set_meta("updated_at", now())
             count = self.catalog.searchable_count()
             writer.set_meta(SEARCHABLE, f"{self.catalog.revision()} {count}")
         StoredFacets(writer).refresh()
@@ -355,7 +340,7 @@ class Collection(Closing):
     def _prepare(self, new: bool) -> None:
         """Creates the tables of a new index, and removes what a killed writer left behind."""
         if new:
-            writer, moment = CatalogWriter(self.catalog), manifest.now()
+            writer, moment = CatalogWriter(self.catalog), now()
             identity = Identity.of(self.model)
             with writer.transaction():
                 for array in empty_arrays(self.path, identity):
@@ -378,8 +363,39 @@ class Collection(Closing):
                 writer.set_meta("model", this.text())
 
     def _write_manifest(self) -> None:
-        created, updated = self.catalog.meta("created_at"), self.catalog.meta("updated_at")
-        manifest.write(self.path, self.identity, created or "", updated or "")
+        """Called last, so that it only describes whole indexes."""
+        identity = self.identity
+        content = {
+            "schema": SCHEMA,
+            "model": {
+                "name": identity.model,
+                "digest": identity.digest,
+                **({"path": identity.path} if identity.path else {}),
+            },
+            "backbone": {"name": identity.backbone, "digest": identity.backbone_digest},
+            "dimensions": {
+                "feature": identity.feature_dimension,
+                "image": identity.dimension,
+                "caption": identity.caption_dimension,
+            },
+            "created_at": self.catalog.meta("created_at") or "",
+            "updated_at": self.catalog.meta("updated_at") or "",
+        }
+        with atomic.writing(self.path / MANIFEST):
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            atomic.write_text(self.path / MANIFEST, text)
+
+
+def writers_lock(index: Path) -> FileLock:
+    """The lock of the one writer of an index, acquired; IndexBusy while another has it."""
+    lock = FileLock(index / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise IndexBusy(
+            f"another capsearch is writing to {index}; wait until it is done, or stop it"
+        ) from None
+    return lock
 
 
 def read_stats(path: Path) -> CollectionStats:

@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capsearch.encoders.atomic import replacing, writing
-from capsearch.encoders.text import concepts
 from capsearch.engine.bounds import Best, distinct
 from capsearch.engine.evidence import Floats, is_rare, word_weight
-from capsearch.engine.records import GENERATED, TAKEN_FROM, Document
+from capsearch.engine.records import GENERATED, Document
+from capsearch.indexer.document import generated_texts_of, texts_of
 from capsearch.indexer.sqlite.arrays import Slots, VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, within
 from capsearch.indexer.sqlite.writer import CatalogWriter
@@ -143,25 +143,6 @@ def occurrences(catalog: SqliteCatalog, phrases: Sequence[Sequence[str]], limit:
     return min(int(catalog.rows(sql, [_quoted(one)] * len(_TABLES))[0][0]) for one in phrases)
 
 
-def texts_of(document: Document) -> Iterator[str]:
-    """What people wrote about an image, and what its files and folders are called."""
-    yield from (caption.text for caption in document.captions if not caption.generated)
-    yield from (tag.label for tag in document.tags if not tag.generated)
-    yield from (text for key, text in document.metadata.items() if key != TAKEN_FROM)
-    yield from (_path_text(path) for path in document.record.paths)
-
-
-def generated_texts_of(document: Document) -> Iterator[str]:
-    """What models wrote about an image: captions, and the names of tags in every language."""
-    yield from (caption.text for caption in document.captions if caption.generated)
-    for tag in document.tags:
-        if tag.generated and tag.concept in concepts.all_concepts():
-            for names in concepts.by_id(tag.concept).names.values():
-                yield from names
-        elif tag.generated:
-            yield tag.label
-
-
 def tokens_of(
     document: Document | None,
     words_of: Callable[[str], Sequence[str]],
@@ -183,12 +164,6 @@ def update_words(writer: CatalogWriter, words_of: Callable[[str], Sequence[str]]
                     table, [(number, tokens_of(one, words_of, texts)) for number, one in found]
                 )
         yield
-
-
-def _path_text(path: str) -> str:
-    """The part of a path that says something: the file's name and the two folders above."""
-    *folders, name = path.replace("\\", "/").split("/")
-    return " ".join([*folders[-2:], name.rpartition(".")[0] or name])
 
 
 def _quoted(words: Sequence[str]) -> str:

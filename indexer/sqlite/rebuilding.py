@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from capsearch.encoders.models.registry import Model
+from capsearch.indexer.identity import Identity
 from capsearch.indexer.sqlite.arrays import Rows, Slots, VectorFile, blocks
 from capsearch.indexer.sqlite.catalog import SqliteCatalog
 from capsearch.indexer.sqlite.collection import Collection, empty_arrays, remove_unreferenced
-from capsearch.indexer.sqlite.manifest import Identity
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 _TABLES = {"images": ("features", "vectors"), "captions": ("captions",)}
@@ -84,9 +84,6 @@ class RebuildWriter(CatalogWriter):
     def set_caption_slots(self, slots: Sequence[tuple[int, int | None]]) -> None:
         """Marks captions as encoded by the new model."""
         self._connection.executemany("INSERT OR REPLACE INTO next_captions VALUES (?, ?)", slots)
-
-    def _set_image_slot(self, image_id: str, slot: int | None) -> None:
-        self.set_image_slots([(image_id, slot)])
 
     def set_image_slots(self, slots: Sequence[tuple[str, int | None]]) -> None:
         """Marks images as encoded by the new model."""

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from capsearch.engine.protocols import Head
+from capsearch.engine.records import Caption, ImageRecord, Vectors
 from capsearch.indexer import thumbnails
-from capsearch.indexer.pipeline import encode_captions, fields_of, record_of
-from capsearch.indexer.prepare import Outcome, Prepared
-from capsearch.indexer.sources.captions import NamedCaption
+from capsearch.indexer.changes import (
+    DOCUMENTS_AT_ONCE,
+    DocumentDescriptions,
+    DocumentStore,
+    chunks,
+)
+from capsearch.indexer.identity import Identity
+from capsearch.indexer.pipeline import encode_captions
+from capsearch.indexer.prepare import Outcome, Refused
 from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite import rebuilding
-from capsearch.indexer.sqlite import rebuilding as maintenance
-from capsearch.indexer.sqlite.catalog import StoredFacets
+from capsearch.indexer.sqlite.catalog import StoredFacets, below
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.indexer.sqlite.enriched import EmbeddedDescriptions
-from capsearch.indexer.sqlite.manifest import Identity, Remembered
+from capsearch.indexer.sqlite.documents import CatalogDocuments
 from capsearch.indexer.sqlite.matches import update_words
 from capsearch.indexer.sqlite.writer import CatalogWriter, PendingCaption
-from capsearch.indexer.store import EditedSidecars, EncodedImage, FileState, KnownFile
+from capsearch.indexer.store import EncodedImage, FileState, KnownFile
 
 CAPTIONS_A_BATCH = 1024
 _KEEP_MISSING = "keep_missing_days"  # meta
+_HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id{})"
 
 
-class EmbeddedStore:
+class EmbeddedStore(DocumentStore):
     """indexer.store.Store over a Collection that is open for writing."""
 
     def __init__(self, collection: Collection) -> None:
+        super().__init__()
         self._collection, self._catalog = collection, collection.catalog
         self.model, self.path = collection.model, collection.path
-        self._plain = CatalogWriter(collection.catalog)
-        self._writer = self._plain
+        self._writer = self._plain = CatalogWriter(collection.catalog)
+        self._documents = CatalogDocuments(self._plain)
         self._rebuild: rebuilding.RebuildWriter | None = None
-        self._remembered = Remembered(collection.catalog)
         self._facets = StoredFacets(self._plain)
-        self._new_ids: set[str] = set()  # that were not in the catalog when this run began
+        self._skipped: Mapping[str, tuple[ImageFile, str]] = {}
+
+    @property
+    def documents(self) -> CatalogDocuments:
+        """Rows of the catalog."""
+        return self._documents
 
     # What is known
 
@@ -48,15 +62,15 @@ class EmbeddedStore:
 
     def excludes(self) -> Mapping[Path, tuple[str, ...]]:
         """The roots, with the globs that each leaves out."""
-        return self._remembered.excludes()
+        return self._catalog.excludes()
 
     def mount_points(self) -> set[Path]:
         """Mount points below the roots."""
-        return self._remembered.mount_points()
+        return self._catalog.mount_points()
 
     def captions_files(self) -> Mapping[Path, FileState]:
         """The captions files read so far."""
-        return self._remembered.captions_files()
+        return self._catalog.captions_files()
 
     def files(self, roots: Sequence[Path]) -> Mapping[str, KnownFile]:
         """The indexed files under `roots`."""
@@ -64,7 +78,8 @@ class EmbeddedStore:
 
     def skipped(self, roots: Sequence[Path]) -> Mapping[str, tuple[ImageFile, str]]:
         """The files that were skipped before."""
-        return self._writer.skipped(roots)
+        self._skipped = self._writer.skipped(roots)
+        return self._skipped
 
     def encoded_ids(self) -> set[str]:
         """The ids of all images that have a vector."""
@@ -80,7 +95,7 @@ class EmbeddedStore:
 
     def missing(self) -> int:
         """How many images have no file."""
-        return self._plain.past_files.count()
+        return self._catalog.missing()
 
     # A run
 
@@ -91,6 +106,7 @@ class EmbeddedStore:
         same = self._collection.identity.same_vectors(Identity.of(self.model))
         if rebuild and not (self._collection.converted and same):
             self._writer = self._rebuild = rebuilding.start(self._collection)
+            self._documents = CatalogDocuments(self._writer)
         yield
 
     def remember(
@@ -98,49 +114,43 @@ class EmbeddedStore:
     ) -> None:
         """Adds roots and mount points."""
         with self._writer.transaction(visible=False):
-            self._remembered.add_roots(excludes)
-            self._remembered.add_mount_points(mount_points)
+            self._writer.add_roots(excludes)
+            self._writer.add_mount_points(mount_points)
 
     def put(self, new: Sequence[EncodedImage], batch: Sequence[Outcome]) -> int:
-        """Appends the vectors, then commits images and files."""
-        ids = [one.image.image_id for one in new]
-        self._new_ids |= set(ids) - self._writer.ids_among(ids)
-        first = self._writer.array("vectors").rows
-        tables = {"features": [one.feature for one in new], "vectors": [one.vector for one in new]}
-        arrays = [self._writer.array(name).appended(np.stack(rows)) for name, rows in tables.items()
-                  if rows]  # fmt: skip
-        with self._writer.transaction():
-            for array in arrays:
-                self._writer.set_array(array)
-            added = sum(self._put_image(one.image, slot) for slot, one in enumerate(new, first))
-            added += sum(self._put_file(outcome) for outcome in batch)
+        """Facets are counted again now and then, too."""
+        added = super().put(new, batch)
         self._facets.refresh_now_and_then()
         return added
 
-    def put_sidecars(self, edited: Sequence[EditedSidecars]) -> int:
-        """One transaction for all."""
-        with self._writer.transaction():
-            for one in edited:
-                self._writer.metadata.add_tags(one.image_id, one.tags)
-            return sum(
-                self._writer.put_file(one.file, one.image_id, one.captions) for one in edited
-            )
+    def put_skipped(self, refused: Sequence[Refused], read: Sequence[str]) -> None:
+        """In the table of skipped files."""
+        fine = [path for path in read if path in self._skipped]
+        if refused or fine:
+            with self._writer.transaction():
+                self._writer.put_skipped([(one.file, one.reason) for one in refused])
+                self._writer.forget_skipped(fine)
 
-    def put_captions_file(
-        self, file: Path, state: FileState, pairs: Sequence[tuple[str, NamedCaption]]
-    ) -> int:
-        """The captions first; a file is noted when they are there."""
+    def forget_skipped(self, paths: Sequence[str]) -> None:
+        """From the table of skipped files."""
         with self._writer.transaction():
-            added = self._writer.replace_named(file, pairs)
+            self._writer.forget_skipped(paths)
+
+    def captions_of_file(self, origin: str) -> Mapping[str, set[Caption]]:
+        """By index: a captions file may have a million."""
+        sql = (
+            "SELECT image_id, text, language, source FROM captions c WHERE origin = ? "
+            "AND EXISTS (SELECT 1 FROM files WHERE image_id = c.image_id)"
+        )
+        captions: dict[str, set[Caption]] = defaultdict(set)
+        for image_id, *columns in self._catalog.rows(sql, (origin,)):
+            captions[image_id].add(Caption(*columns))
+        return captions
+
+    def note_captions_file(self, file: Path, state: FileState) -> None:
+        """In the table of captions files."""
         with self._writer.transaction(visible=False):
-            self._remembered.put_captions_file(file, state)
-        return added
-
-    def remove_files(self, files: Sequence[str], skipped: Sequence[str]) -> None:
-        """Removes them; images that have none left are marked."""
-        with self._writer.transaction():
-            self._writer.remove_files([*files, *skipped])
-            self._writer.past_files.mark_missing()
+            self._writer.put_captions_file(file, state)
 
     def pending_captions(self) -> int:
         """How many captions are not encoded."""
@@ -160,13 +170,14 @@ class EmbeddedStore:
 
     def descriptions(self) -> EmbeddedDescriptions:
         """What models write about the images."""
-        return EmbeddedDescriptions(self._plain, self._make_searchable)
+        return EmbeddedDescriptions(self)
 
     def complete(self) -> None:
         """Switches to the vectors of a rebuild."""
         if self._rebuild is not None:
             rebuilding.finish(self._collection, self._rebuild)
             self._writer, self._rebuild = self._plain, None
+            self._documents = CatalogDocuments(self._plain)
 
     def keep_days(self, given: float | None) -> float | None:
         """As given now, which is remembered, or before."""
@@ -180,37 +191,15 @@ class EmbeddedStore:
     def prune(self, days: float) -> int:
         """Deletes images and their thumbnails, and drops vector rows if many are unused."""
         with self._plain.transaction():
-            pruned = self._plain.past_files.prune(days)
+            pruned = self._plain.prune(days)
         if pruned:
-            thumbnails.prune(self.path, self._catalog)
-        maintenance.compact(self._collection)
+            thumbnails.prune(self.path, self._catalog.ids())
+        rebuilding.compact(self._collection)
         return pruned
 
     def finish(self) -> None:
         """Refreshes the caches and writes the manifest."""
         self._collection.finish()
-
-    def _make_searchable(self) -> None:
-        for _ in self.encode_captions():
-            pass
-        for _ in self.index_words():
-            pass
-
-    def _put_image(self, image: Prepared, slot: int) -> int:
-        said = image.metadata
-        added = self._writer.put_image(record_of(image), slot, said.captions, said.tags)
-        self._writer.metadata.put_fields(image.image_id, fields_of(image))
-        return added
-
-    def _put_file(self, outcome: Outcome) -> int:
-        file = outcome.file
-        if isinstance(outcome, Prepared):
-            file = file.without_sidecars() if outcome.problems else file
-            new = outcome.image_id in self._new_ids
-            return self._writer.put_file(file, outcome.image_id, outcome.sidecar_captions, new)
-        if outcome.permanent:
-            self._writer.put_skipped(file, outcome.reason)
-        return 0
 
     def _commit(self, batch: Sequence[PendingCaption]) -> None:
         rows = encode_captions(self.model.text, [(one.text, one.language) for one in batch])
@@ -222,3 +211,68 @@ class EmbeddedStore:
         with self._writer.transaction():
             self._writer.set_array(array)
             self._writer.set_caption_slots([(one.id, slots.get(one.id)) for one in batch])
+
+
+class EmbeddedDescriptions(DocumentDescriptions):
+    """indexer.store.Descriptions of an index folder."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        super().__init__(store.documents)
+        self._store = store
+        self._catalog = store.documents.writer.catalog
+
+    def count(self, head: Head, name: str, folders: Sequence[str] = ()) -> int:
+        """How many images with a vector and a file the model called `name` has not described."""
+        condition, values = _pending(head, name, folders)
+        sql = f"SELECT count(*) FROM images i WHERE {condition}"
+        return int(self._catalog.rows(sql, values)[0][0])
+
+    def pending(
+        self, head: Head, name: str, folders: Sequence[str], after: str, limit: int
+    ) -> list[str]:
+        """The next of them by id, after one."""
+        condition, values = _pending(head, name, folders)
+        sql = f"SELECT id FROM images i WHERE {condition} AND id > ? ORDER BY id LIMIT ?"
+        return [row[0] for row in self._catalog.rows(sql, [*values, after, limit])]
+
+    def features(self, ids: Sequence[str]) -> Mapping[str, Vectors]:
+        """Rows of the vector file."""
+        sql = (
+            "SELECT id, slot FROM images "
+            "WHERE slot IS NOT NULL AND id IN (SELECT value FROM json_each(?))"
+        )
+        rows = self._catalog.array("features").view()
+        slots = self._catalog.rows(sql, (json.dumps(list(ids)),))
+        return {image_id: np.array(rows[slot], np.float32) for image_id, slot in slots}
+
+    def records(self, ids: Sequence[str]) -> Mapping[str, ImageRecord]:
+        """Images by id."""
+        return self._catalog.images(ids)
+
+    def described(self, folders: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Images that any model has described."""
+        file, values = _file_below(folders)
+        sql = f"SELECT image_id FROM enriched JOIN images i ON i.id = image_id WHERE {file}"
+        yield from chunks((row[0] for row in self._catalog.rows(sql, values)), DOCUMENTS_AT_ONCE)
+
+    def make_searchable(self) -> None:
+        """Encodes captions, and indexes words."""
+        for _ in self._store.encode_captions():
+            pass
+        for _ in self._store.index_words():
+            pass
+
+
+def _pending(head: Head, name: str, folders: Sequence[str]) -> tuple[str, list[object]]:
+    """A condition on images `i` with a vector and a file below these folders."""
+    file, values = _file_below(folders)
+    done = f"EXISTS (SELECT 1 FROM enriched e WHERE e.image_id = i.id AND e.{head} = ?)"
+    return f"slot IS NOT NULL AND {file} AND NOT {done}", [*values, name]
+
+
+def _file_below(folders: Sequence[str]) -> tuple[str, list[object]]:
+    """A condition on images `i` that have a file, in one of these folders if any are given."""
+    if not folders:
+        return _HAS_FILE.format(""), []
+    condition, values = below(folders)
+    return _HAS_FILE.format(f" AND {condition}"), values

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from capsearch.engine.fakes import FakeTextEncoder
-from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Vectors
+from capsearch.indexer.document import StoredDocument
 from capsearch.indexer.elastic import collection
 from capsearch.indexer.elastic.client import Address
 from capsearch.indexer.elastic.writer import ElasticWriter
-from capsearch.indexer.sqlite.manifest import Identity
+from capsearch.indexer.identity import Identity
 
 WIDTH = 3
 IDENTITY = Identity("fake", "digest", "toy", "toy-digest", 4, WIDTH, WIDTH)
@@ -22,7 +22,7 @@ def new_documents(
     documents: Sequence[Document],
     vectors: Mapping[str, Vectors],
     captions: Sequence[tuple[str, Caption, Vectors]],
-) -> list[NewDocument]:
+) -> list[StoredDocument]:
     """Documents with the captions that were written later than they."""
     return [_new(one, vectors.get(one.record.id), captions) for one in documents]
 
@@ -46,7 +46,7 @@ def collection_in(
 
 def _new(
     document: Document, vector: Vectors | None, captions: Sequence[tuple[str, Caption, Vectors]]
-) -> NewDocument:
+) -> StoredDocument:
     own = {caption: row for owner, caption, row in captions if owner == document.record.id}
     feature = None if vector is None else np.zeros(4, np.float32)
-    return NewDocument(document, feature, vector, own)
+    return StoredDocument.of(document, feature, vector, own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +11,11 @@ import numpy as np
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.fakes import FakeImageEncoder, FakeTextEncoder
 from capsearch.engine.records import Caption, Document, Vectors
+from capsearch.indexer.document import StoredCaption, StoredDocument
 from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.indexer.sqlite.matches import (
-    GENERATED_KIND,
-    PEOPLES,
-    generated_texts_of,
-    texts_of,
-    tokens_of,
-)
+from capsearch.indexer.sqlite.documents import CatalogDocuments
+from capsearch.indexer.sqlite.matches import update_words
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 WIDTH = 3
@@ -36,37 +32,70 @@ def collection_of(
     collection = Collection.create(
         path, Model("fake", "digest", FakeImageEncoder(), FakeTextEncoder())
     )
+    for document in documents:
+        own = [caption for owner, caption, _ in captions if owner == document.record.id]
+        put(collection, replace(document, captions=(*own, *document.captions)))
     writer = CatalogWriter(collection.catalog)
     with writer.transaction():
         _append(collection, writer, "vectors", list(vectors.values()), spacing)
         _append(collection, writer, "captions", [vector for _, _, vector in captions], spacing)
-        slots = {image_id: spacing * at for at, image_id in enumerate(vectors)}
-        for document in documents:
-            _put(writer, document, slots.get(document.record.id))
+        known = {document.record.id for document in documents}
+        slots = [(image_id, spacing * at) for at, image_id in enumerate(vectors)]
+        writer.set_image_slots([slot for slot in slots if slot[0] in known])
         for at, (owner, caption, _) in enumerate(captions):
-            writer._put_caption(owner, "", caption)
-            sql = "SELECT id FROM captions WHERE image_id = ? AND text = ? AND source = ?"
-            [(number,)] = collection.catalog.rows(sql, (owner, caption.text, caption.source))
-            writer.set_caption_slots([(number, spacing * at)])
-        for document in documents:
-            for caption in document.captions:  # those without a vector
-                writer._put_caption(document.record.id, "", caption)
+            set_slot(collection, owner, caption, spacing * at)
     index_words(collection)
     return collection
 
 
+def put(collection: Collection, document: Document) -> None:
+    """Adds a document without vectors, or replaces all but its vectors."""
+    change(collection, document.record.id, lambda _: StoredDocument.of(document))
+
+
+def change(
+    collection: Collection,
+    image_id: str,
+    step: Callable[[StoredDocument], StoredDocument | object],
+) -> None:
+    """Changes one document in place, or by what `step` returns."""
+
+    def changed(document: StoredDocument | None) -> StoredDocument | None:
+        result = step(document)  # type: ignore[arg-type]
+        return result if isinstance(result, StoredDocument) else document
+
+    CatalogDocuments(CatalogWriter(collection.catalog)).edit({image_id: changed})
+
+
+def add_caption(collection: Collection, image_id: str, caption: Caption) -> None:
+    stored = StoredCaption(caption)
+    change(collection, image_id, lambda document: document.captions.update({stored.key: stored}))
+
+
+def arrive(collection: Collection, path: str, image_id: str, mtime_ns: int = 1) -> None:
+    """A file holds an image."""
+    file = ImageFile(path, mtime_ns, 1)
+    change(collection, image_id, lambda document: document.arrive(file, ()))
+
+
+def leave(collection: Collection, path: str) -> None:
+    """A file is gone."""
+    holders = CatalogDocuments(CatalogWriter(collection.catalog)).holders([path])
+    for image_id in holders.values():
+        change(collection, image_id, lambda document: document.leave(path))
+
+
+def set_slot(collection: Collection, image_id: str, caption: Caption, slot: int) -> None:
+    """The row of a caption; call inside a transaction."""
+    sql = "SELECT id FROM captions WHERE image_id = ? AND text = ? AND source = ?"
+    [(number,)] = collection.catalog.rows(sql, (image_id, caption.text, caption.source))
+    CatalogWriter(collection.catalog).set_caption_slots([(number, slot)])
+
+
 def index_words(collection: Collection) -> None:
     """Brings the words up to date, as a run of the pipeline does at its end."""
-    writer = CatalogWriter(collection.catalog)
-    stale = writer.stale_words(10_000)
-    documents = collection.catalog.documents([image_id for image_id, _ in stale])
-    words_of = collection.model.text.words
-    with writer.transaction():
-        for table, texts in ((PEOPLES, texts_of), (GENERATED_KIND, generated_texts_of)):
-            writer.put_words(
-                table,
-                [(number, tokens_of(documents.get(one), words_of, texts)) for one, number in stale],
-            )
+    for _ in update_words(CatalogWriter(collection.catalog), collection.model.text.words):
+        pass
 
 
 def _append(
@@ -76,10 +105,3 @@ def _append(
     table[::spacing] = np.array(rows, np.float32).reshape(len(rows), WIDTH)
     empty = replace(collection.catalog.array(name), width=WIDTH)
     writer.set_array(empty.appended(table) if rows else empty)
-
-
-def _put(writer: CatalogWriter, document: Document, slot: int | None) -> None:
-    writer.put_image(document.record, slot, (), document.tags)  # type: ignore[arg-type]
-    for path in document.record.paths:
-        file = ImageFile(path, 1, document.record.size_bytes)
-        writer.put_file(file, document.record.id, ())

@@ -10,7 +10,7 @@ from pathlib import Path
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.records import Document, Filters
 from capsearch.indexer.elastic.collection import ElasticCollection
-from capsearch.indexer.forgetting import Sources
+from capsearch.indexer.roots import Sources
 from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.sources import opened_sources
 

@@ -7,14 +7,13 @@ import threading
 import numpy as np
 import pytest
 from backend_contract import CM, BackendContract, X, calibrated, document, generated, ids, said
-from embedded_toys import collection_of, index_words
+from embedded_toys import collection_of, index_words, leave, put
 from enriched_contract import CALIBRATED, CAT, EnrichedContract, tagged
 
 from capsearch.engine.evidence import ConvexCombination, NamedConcepts, SingleSource
 from capsearch.engine.fakes import FakeBackend
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters
-from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite import matches, nearest, search
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
@@ -235,9 +234,7 @@ def test_the_stored_count_of_documents_serves_until_something_changes(tmp_path):
     ) as opened:
         opened.finish()
         assert opened.catalog.meta("searchable") == f"{opened.catalog.revision()} 2"
-        writer = CatalogWriter(opened.catalog)
-        with writer.transaction():
-            writer.remove_files(["/p/a.jpg"])
+        leave(opened, "/p/a.jpg")
         assert len(opened.backend) == opened.catalog.searchable_count() == 1
 
 
@@ -246,9 +243,6 @@ def test_facets_are_counted_again_after_a_change(tmp_path, monkeypatch):
     with collection_of(tmp_path / "index", [document("a", tags=["cat"])], {"a": X}, ()) as opened:
         before = opened.backend.facets()
         assert opened.backend.facets() is before
-        writer = CatalogWriter(opened.catalog)
-        with writer.transaction():
-            writer.put_image(document("b").record, 1, (), document("b", tags=["dog"]).tags)
-            writer.put_file(ImageFile("/p/b.jpg", 1, 1), "b", ())
+        put(opened, document("b", tags=["dog"]))
         index_words(opened)
         assert [one.value for one in opened.backend.facets().tags] == ["cat", "dog"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from backend_contract import X, document, generated, said
-from embedded_toys import collection_of
+from embedded_toys import add_caption, collection_of, set_slot
 
 from capsearch.engine.evidence import SingleSource
 from capsearch.engine.query import EncodedQuery
@@ -70,12 +70,13 @@ def add_captions(collection, count: int) -> None:
     """To the first image, in the next rows."""
     writer = CatalogWriter(collection.catalog)
     array = collection.catalog.array("captions")
+    new = [said(f"new {array.rows + at}") for at in range(count)]
+    for caption in new:
+        add_caption(collection, NAMES[0], caption)
     with writer.transaction():
         writer.set_array(array.appended(np.zeros((count, array.width), np.float16)))
         for at in range(count):
-            writer._put_caption(NAMES[0], "", said(f"new {array.rows + at}"))
-            [(number,)] = collection.catalog.rows("SELECT max(id) FROM captions")
-            writer.set_caption_slots([(number, array.rows + at)])
+            set_slot(collection, NAMES[0], new[at], array.rows + at)
 
 
 def test_the_end_of_a_run_writes_the_image_of_each_caption(collection, asked):

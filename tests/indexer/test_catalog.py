@@ -7,20 +7,25 @@ import threading
 
 import pytest
 from document_contract import DOCUMENTS, VECTOR, A
-from embedded_toys import collection_of
+from embedded_toys import change, collection_of, leave
 
 from capsearch.engine.errors import IndexProblem, NotAnIndex, SchemaTooNew
-from capsearch.indexer.sources.scan import ImageFile
-from capsearch.indexer.sqlite.catalog import SqliteCatalog, under
+from capsearch.indexer.sources.scan import under
+from capsearch.indexer.sqlite.catalog import SqliteCatalog
 from capsearch.indexer.sqlite.schema import SCHEMA, connect
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 
 @pytest.fixture
-def catalog(tmp_path):
+def collection(tmp_path):
     documents = {document.record.id: VECTOR for document in DOCUMENTS}
-    with collection_of(tmp_path / "index", DOCUMENTS, documents, ()) as collection:
-        yield collection.catalog
+    with collection_of(tmp_path / "index", DOCUMENTS, documents, ()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def catalog(collection):
+    return collection.catalog
 
 
 def test_a_reader_reads_what_a_writer_committed(catalog):
@@ -51,38 +56,37 @@ def test_several_threads_may_read_at_once(catalog):
 def test_a_failed_transaction_changes_nothing(catalog):
     writer, before = CatalogWriter(catalog), catalog.revision()
     with pytest.raises(RuntimeError), writer.transaction():
-        writer.remove_files(["/p/a.jpg"])
+        catalog.connection.execute("DELETE FROM files WHERE path = '/p/a.jpg'")
         raise RuntimeError
     assert len(catalog.images([A])[A].paths) == 2
     assert catalog.revision() == before
 
 
-def test_only_changes_raise_the_revision(catalog):
-    writer, before = CatalogWriter(catalog), catalog.revision()
-    with writer.transaction():
-        writer.remove_files(["/nowhere.jpg"])
+def test_only_changes_raise_the_revision(collection, catalog):
+    before = catalog.revision()
+    change(collection, A, lambda document: document.leave("/nowhere.jpg"))
     assert catalog.revision() == before
-    with writer.transaction():
-        writer.remove_files(["/p/a.jpg"])
+    leave(collection, "/p/a.jpg")
     assert catalog.revision() == before + 1
 
 
-def test_an_image_without_files_is_not_returned_and_is_deleted_with_its_captions(catalog):
+def test_an_image_without_files_is_not_returned_and_is_deleted_with_its_captions(
+    collection, catalog
+):
+    for path in ("/p/a.jpg", "/p/copies/a.jpg"):
+        leave(collection, path)
+    assert catalog.images([A]) == {}
     writer = CatalogWriter(catalog)
     with writer.transaction():
-        writer.remove_files(["/p/a.jpg", "/p/copies/a.jpg"])
-    assert catalog.images([A]) == {}
-    with writer.transaction():
-        writer.past_files.mark_missing()
-        assert writer.past_files.prune(keep_days=0) == 1
+        assert writer.prune(days=0) == 1
     assert catalog.rows("SELECT count(*) FROM captions WHERE image_id = ?", (A,)) == [(0,)]
     assert catalog.rows("SELECT count(*) FROM tags WHERE image_id = ?", (A,)) == [(0,)]
 
 
 def test_a_file_of_an_unknown_image_is_refused_by_the_database(tmp_path):
-    writer = CatalogWriter(SqliteCatalog(tmp_path / "catalog.sqlite", write=True))
-    with pytest.raises(sqlite3.IntegrityError), writer.transaction():
-        writer.put_file(ImageFile("/p/x.jpg", 1, 1), "unknown", ())
+    catalog = SqliteCatalog(tmp_path / "catalog.sqlite", write=True)
+    with pytest.raises(sqlite3.IntegrityError), CatalogWriter(catalog).transaction():
+        catalog.connection.execute("INSERT INTO files VALUES ('/p/x.jpg', 'unknown', 1, 1, '')")
 
 
 def test_a_new_catalog_has_this_schema(tmp_path):

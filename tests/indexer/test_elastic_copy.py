@@ -20,7 +20,8 @@ from capsearch.indexer.elastic.collection import ElasticCollection, read_stats
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import index
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.indexer.sqlite.enriched import EnrichedTable
+from capsearch.indexer.sqlite.documents import CatalogDocuments
+from capsearch.indexer.sqlite.writer import CatalogWriter
 
 pytestmark = pytest.mark.elastic
 QUERIES = [
@@ -162,7 +163,8 @@ def described(tmp_path, describing_model, image_folder):
 
 def enriched_states(collection) -> dict:
     ids = sorted(row[0] for row in collection.catalog.rows("SELECT id FROM images"))
-    return dict(EnrichedTable(collection.catalog).states(ids))
+    documents = CatalogDocuments(CatalogWriter(collection.catalog)).read(ids)
+    return {one: (doc.tagger, doc.captioner, doc.rejected) for one, doc in documents.items()}
 
 
 def test_what_models_wrote_and_people_said_survives_the_way_to_a_cluster_and_back(
@@ -170,8 +172,8 @@ def test_what_models_wrote_and_people_said_survives_the_way_to_a_cluster_and_bac
 ):
     assert send(described, address).copied == 4
     expected, states = answers(described), enriched_states(described)
-    assert [one["captioner"] for one in states.values()].count("other") == 1
-    assert sum(len(one.get("rejected", ())) for one in states.values()) == 1
+    assert [captioner for _, captioner, _ in states.values()].count("other") == 1
+    assert sum(len(rejected) for _, _, rejected in states.values()) == 1
     with ElasticCollection.open(str(address), describing_model) as cluster:
         assert plain(cluster) == expected
         assert document(cluster, "blue.png") == document(described, "blue.png")

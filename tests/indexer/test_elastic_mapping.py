@@ -8,9 +8,8 @@ import numpy as np
 from document_contract import DOCUMENTS
 
 from capsearch.encoders.text import concepts
-from capsearch.engine.protocols import NewDocument
 from capsearch.engine.records import Caption, Document, Filters, Tag
-from capsearch.indexer.document import Entry
+from capsearch.indexer.document import StoredDocument
 from capsearch.indexer.elastic import documents, requests
 
 RECORD = DOCUMENTS[0].record
@@ -22,7 +21,7 @@ CAT = Document(
 
 
 def to_json(document: Document) -> dict:
-    return documents.to_json(NewDocument(document, None, None, {}), str.split)
+    return documents.to_json(StoredDocument.of(document), str.split)
 
 
 def test_a_document_comes_back_as_it_was() -> None:
@@ -68,32 +67,20 @@ def test_of_concepts_the_broadest_are_asked_for() -> None:
     assert concepts.broadest(frozenset({"cat", "couch", "unknown"})) == ["cat", "couch", "unknown"]
 
 
-def test_tags_of_an_older_schema_are_no_evidence() -> None:
-    source = to_json(CAT)
-    assert documents.tag_confidences(source) == {"cat": 0.9}
-    assert documents.tag_confidences({**source, "schema": 3}) == {}
+def test_the_confidence_of_a_concept_is_that_of_its_surest_tag() -> None:
+    assert documents.tag_confidences(to_json(CAT)) == {"cat": 0.9}
 
 
-def test_a_run_that_edits_a_copy_keeps_what_models_wrote_and_people_said() -> None:
-    reviewed = {"tagger": "t", "captioner": "m", "rejected": ["a dog"]}
-    captions = [["a cat", "en", "model:m", "", 1, 0.75]]
-    vectors = {CAT.captions[0]: np.ones(2, np.float32)}
-    known = {"captions": captions, "enriched": reviewed}
-    edited = Entry.of(NewDocument(CAT, None, None, vectors, known)).document()
-    assert (edited.document, list(edited.caption_vectors)) == (CAT, list(vectors))
-    assert edited.provenance["captions"] == captions
-    assert edited.provenance["enriched"] == reviewed
-
-
-def test_captions_that_were_rejected_are_so_for_the_edited_image_too() -> None:
-    before, edited = (Entry.of(NewDocument(CAT, None, None, {}, {})) for _ in range(2))
-    before.enriched = {"captioner": "m", "rejected": ["a dog"]}
-    edited.enriched = {"rejected": ["a cow"]}
-    edited.follow(before)
-    assert edited.enriched == {"rejected": ["a cow", "a dog"]}
-
-
-def test_a_copy_without_probabilities_of_captions_can_be_edited() -> None:
-    known = {"captions": [["a cat", "en", "model:m", "", 0]]}
-    edited = Entry.of(NewDocument(CAT, None, None, {}, known)).document()
-    assert edited.document.captions == (Caption("a cat", "en", "model:m", 1.0),)
+def test_what_a_run_knows_of_a_document_comes_back() -> None:
+    known = StoredDocument.of(CAT, None, None, {CAT.captions[0]: np.ones(2, np.float32)})
+    known.tagger, known.captioner, known.rejected = "t", "m", frozenset({"a dog"})
+    known.past, known.missing_since = {"/was/here.jpg": "2026"}, None
+    source = documents.to_json(known, str.split)
+    rows = {documents.CAPTION_ROWS: [source["rows"]["captions"]]}
+    back = documents.whole({"_source": source, "fields": rows})
+    assert {key: one.vector.tolist() for key, one in back.captions.items()} == {
+        ("model:m", "", "a cat"): [1.0, 1.0]
+    }
+    for stored in (*back.captions.values(), *known.captions.values()):
+        stored.vector = None
+    assert back == known

@@ -15,9 +15,8 @@ from capsearch.engine.query import Query
 from capsearch.engine.records import Caption, Filters, Tag
 from capsearch.indexer.enrichment import EnrichOptions, enrich
 from capsearch.indexer.pipeline import IndexOptions, index
-from capsearch.indexer.sqlite import transfer
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.indexer.sqlite.enriched import EnrichedTable
+from capsearch.indexer.sqlite.documents import CatalogDocuments
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 TAGGER, CAPTIONER = "model:toy-tags@1", "model:toy-captions@1"
@@ -191,13 +190,14 @@ def test_a_copy_of_an_index_knows_what_was_described_and_rejected(
 ):
     enrich(folder)
     blue = document(folder, "blue.png")
-    with CatalogWriter(folder.catalog).transaction():
-        EnrichedTable(folder.catalog).reject(blue.record.id, blue.captions[0])
+    folder.store().descriptions().reject(blue.record.id, blue.captions[0])
     with Collection.create(tmp_path / "copy", describing_model) as other:
+        copy = CatalogDocuments(CatalogWriter(other.catalog))
         with folder.catalog.snapshot():
-            for batch in transfer.read(folder.catalog):
-                transfer.write(other, batch)
-        transfer.index_words(other)
+            for batch in CatalogDocuments(CatalogWriter(folder.catalog)).batches():
+                copy.edit({one.record.id: lambda _, one=one: one for one in batch})
+        for _ in other.store().index_words():
+            pass
         other.finish()
         assert document(other, "blue.png") == document(folder, "blue.png")
         assert enrich(other).captioned == 0

@@ -6,13 +6,12 @@ from datetime import date, datetime
 from pathlib import Path
 
 import pytest
+from embedded_toys import arrive, put
 
 from capsearch.encoders.models.registry import Model
-from capsearch.engine.records import Caption, Facet, Filters, ImageRecord, Tag
-from capsearch.indexer.sources.scan import ImageFile
+from capsearch.engine.records import Caption, Document, Facet, Filters, ImageRecord, Tag
 from capsearch.indexer.sqlite.catalog import facets
 from capsearch.indexer.sqlite.collection import Collection
-from capsearch.indexer.sqlite.manifest import Remembered
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
 IMAGES = (
@@ -29,12 +28,11 @@ def collection(tmp_path: Path, fake_model: Model) -> Collection:
     created = Collection.create(tmp_path / "index", fake_model)
     writer = CatalogWriter(created.catalog)
     with writer.transaction():
-        Remembered(created.catalog).add_roots({Path("/p"): ()})
-        for slot, (image_id, path, taken, captions, labels) in enumerate(IMAGES):
-            record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
-            tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
-            writer.put_image(record, slot, captions, tags)
-            writer.put_file(ImageFile(path, 0, 10), image_id, [])
+        writer.add_roots({Path("/p"): ()})
+    for image_id, path, taken, captions, labels in IMAGES:
+        record = ImageRecord(image_id, (path,), 4, 3, 10, "JPEG", taken)
+        tags = [Tag(label, "en", 1.0, "iptc") for label in labels]
+        put(created, Document(record, tuple(captions), tuple(tags)))
     return created
 
 
@@ -76,10 +74,8 @@ def test_newest_pages_and_filters(collection: Collection) -> None:
 
 def test_an_image_with_copies_counts_once_in_each_folder(collection: Collection) -> None:
     """Issue 11, 11: folders are counted by SQL, copies corrected afterwards."""
-    writer = CatalogWriter(collection.catalog)
-    with writer.transaction():
-        for path in ("/p/cats/copy.jpg", "/p/copies/1.jpg"):
-            writer.put_file(ImageFile(path, 0, 10), "a", [])
+    for path in ("/p/cats/copy.jpg", "/p/copies/1.jpg"):
+        arrive(collection, path, "a")
     assert facets(collection.catalog).folders == (
         Facet("/p", 4), Facet("/p/cats", 2), Facet("/p/cats/old", 1), Facet("/p/copies", 1),
     )  # fmt: skip
@@ -96,9 +92,7 @@ def test_readers_take_the_counts_that_a_writer_stored(
             "capsearch.indexer.sqlite.catalog.facets", lambda catalog: pytest.fail("counted")
         )
         assert reader.backend.facets() == counted
-        writer = CatalogWriter(collection.catalog)
-        with writer.transaction():  # a writer at work, which has not counted yet
-            writer.put_file(ImageFile("/p/5.jpg", 0, 10), "a", [])
+        arrive(collection, "/p/5.jpg", "a")  # a writer at work, which has not counted yet
         assert reader.backend.facets() == counted
         reader.backend._facets = None
         assert reader.backend.facets() == counted

@@ -9,8 +9,8 @@ from places import document
 
 from capsearch.engine.errors import IndexBusy, IndexMissing, IndexProblem
 from capsearch.engine.records import Filters
-from capsearch.indexer.forgetting import forget
 from capsearch.indexer.pipeline import IndexOptions, index
+from capsearch.indexer.roots import forget
 from capsearch.indexer.sqlite.sources import opened_sources
 from capsearch.indexer.thumbnails import thumbnail
 

@@ -11,8 +11,8 @@ import pytest
 from capsearch.encoders.models import registry
 from capsearch.encoders.models.registry import Model
 from capsearch.engine.errors import IndexMissing, ModelMismatch
+from capsearch.indexer.identity import Identity
 from capsearch.indexer.sqlite.collection import Collection, read_stats
-from capsearch.indexer.sqlite.manifest import Identity
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from embedded_toys import change
 from index_contents import counts, first
 from places import document
 
@@ -19,7 +20,6 @@ from capsearch.indexer.enrichment import enrich
 from capsearch.indexer.pipeline import IndexOptions, index
 from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.schema import SCHEMA
-from capsearch.indexer.sqlite.writer import CatalogWriter
 from capsearch.ui.cli.main import cli
 
 REBUILD = IndexOptions(rebuild=True)
@@ -151,9 +151,8 @@ def test_links_are_made_anew_when_the_concept_table_changes(
     with Collection.create(tmp_path / "index", describing_model) as collection:
         index(collection, [image_folder])
         red = document(collection, "red.png").record.id
-        writer = CatalogWriter(collection.catalog)
-        with writer.transaction():
-            writer.metadata.put_tags(red, [Tag("猫", "zh", 1.0, "iptc", "gone")])
+        tag = Tag("猫", "zh", 1.0, "iptc", "gone")
+        change(collection, red, lambda document: document.add_tags([tag]))
         index(collection, [])
         assert tagged() == 0  # linked with this table: nothing to do
         monkeypatch.setattr("capsearch.encoders.text.concepts.version", lambda: "another")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from backend_contract import X, calibrated, document, ids, said
-from embedded_toys import collection_of, index_words
+from embedded_toys import (
+    add_caption,
+    arrive,
+    change,
+    collection_of,
+    index_words,
+    leave,
+    put,
+)
 
 from capsearch.encoders.text.tokenizers import fold, keywords
 from capsearch.engine.evidence import SingleSource, word_weight
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Tag
-from capsearch.indexer.sources.scan import ImageFile
 from capsearch.indexer.sqlite import matches
 from capsearch.indexer.sqlite.matches import WordIndex, tokens_of
 from capsearch.indexer.sqlite.writer import CatalogWriter
@@ -33,13 +42,6 @@ def having(collection, *phrases: str) -> list[str]:
 def match(collection, *words: str):
     """Where words occur in what people wrote."""
     return WordIndex(collection.catalog).match(words, 2)[0]
-
-
-def change(collection, action) -> None:
-    writer = CatalogWriter(collection.catalog)
-    with writer.transaction():
-        action(writer)
-    index_words(collection)
 
 
 def test_texts_of_a_document_do_not_run_into_each_other():
@@ -77,7 +79,9 @@ def test_no_word_is_taken_for_syntax(collection, word):
 
 def test_letters_beyond_ascii_are_matched_as_they_were_folded(collection):
     texts = ["Ελλάς", "东京塔", "ガラス", "нью-йорк", "straße", "𠮷野家"]
-    change(collection, lambda writer: [writer._put_caption("a", "", said(one)) for one in texts])
+    for text in texts:
+        add_caption(collection, "a", said(text))
+    index_words(collection)
     with CatalogWriter(collection.catalog).transaction():
         folded = tokens_of(collection.catalog.documents(["a"])["a"], fold)
         [(number, slot)] = collection.catalog.rows("SELECT number, slot FROM images WHERE id = 'a'")
@@ -87,57 +91,58 @@ def test_letters_beyond_ascii_are_matched_as_they_were_folded(collection):
 
 
 def test_a_new_caption_is_found_and_a_removed_one_is_not(collection):
-    change(
-        collection, lambda writer: writer._replace_captions("a", ("sidecar",), "", [said("tram")])
-    )
+    tram = [said("tram")]
+    change(collection, "a", lambda one: one.replace_captions(("sidecar",), "", tram))
+    index_words(collection)
     assert (having(collection, "tram"), having(collection, "car")) == (["a"], [])
 
 
 def test_tags_replace_each_other(collection):
-    record = document("b").record
-    tags = [Tag("coach", "en", 1.0, "iptc")]
-    change(collection, lambda writer: writer.put_image(record, 1, (), tags))
+    coach = Tag("coach", "en", 1.0, "iptc")
+    change(collection, "b", lambda one: replace(one, tags={("coach", "en", "iptc"): coach}))
+    index_words(collection)
     assert having(collection, "coach") == ["b"]
     assert having(collection, "bus") == ["b"]  # in the caption still
 
 
 def test_file_names_come_and_go(collection):
-    change(collection, lambda writer: writer.put_file(ImageFile("/q/zoo.jpg", 1, 1), "a", ()))
+    arrive(collection, "/q/zoo.jpg", "a")
+    index_words(collection)
     assert having(collection, "zoo") == ["a"]
-    change(collection, lambda writer: writer.remove_files(["/q/zoo.jpg"]))
+    leave(collection, "/q/zoo.jpg")
+    index_words(collection)
     assert having(collection, "zoo") == []
 
 
 def test_a_file_that_got_another_image_is_no_name_of_the_old_one(collection):
-    change(collection, lambda writer: writer.put_file(ImageFile("/q/zoo.jpg", 1, 1), "a", ()))
-    change(collection, lambda writer: writer.put_file(ImageFile("/q/zoo.jpg", 2, 1), "b", ()))
+    arrive(collection, "/q/zoo.jpg", "a")
+    index_words(collection)
+    leave(collection, "/q/zoo.jpg")
+    arrive(collection, "/q/zoo.jpg", "b", mtime_ns=2)
+    index_words(collection)
     assert having(collection, "zoo") == ["b"]
 
 
 def test_an_image_that_is_deleted_leaves_no_words_to_its_successor(collection):
-    def delete(writer):
-        writer.remove_files(["/p/b.jpg"])
-        writer.past_files.mark_missing()
-        writer.past_files.prune(keep_days=0)
-
-    change(collection, delete)
+    leave(collection, "/p/b.jpg")
+    writer = CatalogWriter(collection.catalog)
+    with writer.transaction():
+        writer.prune(days=0)
     assert having(collection, "bus") == []
     assert collection.catalog.rows("SELECT count(*) FROM words") == [(1,)]
     new = document("c")
 
-    def add(writer):
-        writer.put_image(new.record, 1, (), ())
-        writer.put_file(ImageFile(new.record.path, 1, 1), "c", ())
-
-    change(collection, add)  # it gets the same number
+    put(collection, new)  # it gets the same number
+    with writer.transaction():
+        writer.set_image_slots([("c", 1)])
+    index_words(collection)
     assert (having(collection, "bus"), having(collection, "c")) == ([], ["c"])
 
 
 def test_nothing_is_stale_after_the_words_were_indexed(collection):
     writer = CatalogWriter(collection.catalog)
     assert writer.stale_words(10) == []
-    with writer.transaction():
-        writer.remove_files(["/p/b.jpg"])
+    leave(collection, "/p/b.jpg")
     assert [image_id for image_id, _ in writer.stale_words(10)] == ["b"]
 
 

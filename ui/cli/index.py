@@ -27,8 +27,8 @@ from capsearch.ui.values import human_bytes, printable
 
 if TYPE_CHECKING:
     from capsearch.indexer.enrichment import EnrichSummary
-    from capsearch.indexer.forgetting import Forgettable
     from capsearch.indexer.pipeline import IndexSummary
+    from capsearch.indexer.roots import Forgettable
 
 
 SOMETHING_SKIPPED = 1
