@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SIDECAR = "sidecar"
 METADATA_SOURCES = ("exif", "iptc", "xmp")
 CAPTIONS_FILES = ("csv", "coco")
-FileState: TypeAlias = tuple[int, int, str]  # mtime_ns, size, ImageFile.sidecar_state
+FileFacts: TypeAlias = tuple[int, int, str]  # mtime_ns, size, ImageFile.sidecar_state
 CaptionKey: TypeAlias = tuple[str, str, str]  # source, origin, text: a document has one of these
 TagKey: TypeAlias = tuple[str, str, str]  # label, language, source
 
@@ -54,7 +54,7 @@ class StoredDocument:
     record: ImageRecord  # its paths are those of `files`
     feature: Vectors | None = None  # (F,) of the backbone
     vector: Vectors | None = None  # (D,)
-    files: dict[str, FileState] = field(default_factory=dict)
+    files: dict[str, FileFacts] = field(default_factory=dict)
     captions: dict[CaptionKey, StoredCaption] = field(default_factory=dict)  # in order of writing
     tags: dict[TagKey, Tag] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
@@ -125,10 +125,10 @@ class StoredDocument:
         """A file no longer holds the image. Without any, all that is known of it stays."""
         if self.files.pop(path, None) is None:
             return
-        self.past[path] = now()
+        self.past[path] = moment = now()
         self._drop_other_sidecars()
         if not self.files:
-            self.missing_since = now()
+            self.missing_since = moment
 
     def forget_files(self, chosen: Callable[[str], bool]) -> None:
         """As if the image had never been at some paths."""

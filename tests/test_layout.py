@@ -120,6 +120,18 @@ def test_sources_do_not_import_the_embedded_backend() -> None:
     assert users == set()
 
 
+def test_the_two_stores_know_nothing_of_each_other() -> None:
+    """But for copying from one to the other."""
+    wrong = {
+        (str(module.relative_to(ROOT)), name)
+        for one, other in (("elastic", "sqlite"), ("sqlite", "elastic"))
+        for module in modules(f"indexer/{one}")
+        for name in imported_names(module)
+        if name.startswith(f"capsearch.indexer.{other}.")
+    }
+    assert {module for module, _ in wrong} == {"indexer/elastic/copy.py"}
+
+
 def test_engine_needs_nothing_but_the_standard_library_and_numpy() -> None:
     outside = {
         name.split(".")[0] for module in modules("engine") for name in imported_names(module)

@@ -20,7 +20,7 @@ from capsearch.encoders.models.registry import Model
 from capsearch.engine.protocols import Head
 from capsearch.engine.records import Caption, ImageRecord, Vectors
 from capsearch.indexer import thumbnails
-from capsearch.indexer.changes import Change, DocumentDescriptions, DocumentStore, Edits, chunks
+from capsearch.indexer.changes import Change, Edits, chunks
 from capsearch.indexer.document import StoredDocument, days_ago
 from capsearch.indexer.elastic import collection
 from capsearch.indexer.elastic.client import Address
@@ -45,7 +45,7 @@ from capsearch.indexer.elastic.writer import (
 from capsearch.indexer.identity import Identity
 from capsearch.indexer.prepare import Outcome, Prepared, Refused
 from capsearch.indexer.sources.scan import ImageFile
-from capsearch.indexer.store import EncodedImage, FileState, KnownFile
+from capsearch.indexer.store import Descriptions, EncodedImage, FileState, KnownFile, Store
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
@@ -63,8 +63,8 @@ _DESCRIBED: Clause = {
 }
 
 
-class ElasticStore(DocumentStore):
-    """indexer.store.Store over a collection; several may write to it at once."""
+class ElasticStore(Store):
+    """A Store over a collection; several may write to it at once."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class ElasticStore(DocumentStore):
         shards: int,
         replicas: int,
     ) -> None:
-        super().__init__()
-        self._client, self._address, self.model, self.path = client, address, model, path
+        super().__init__(model, path)
+        self._client, self._address = client, address
         self._thumbnails, self._sizes = thumbnails_in, {"shards": shards, "replicas": replicas}
         self._state = State(client, address)
         published = collection.current(client, address)
@@ -344,8 +344,8 @@ def _with_vectors_of(before: StoredDocument) -> Change:
     return change
 
 
-class ElasticDescriptions(DocumentDescriptions):
-    """indexer.store.Descriptions over one index."""
+class ElasticDescriptions(Descriptions):
+    """Descriptions over one index."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__(editor)

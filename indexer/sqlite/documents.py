@@ -280,6 +280,8 @@ class CatalogDocuments:
             for image_id, row in after.items():
                 old = before[image_id].tables[table.name] if image_id in before else {}
                 rows = row.tables[table.name]
+                if rows == old:
+                    continue
                 gone += [(image_id, *key) for key in old.keys() - rows.keys()]
                 new += [(image_id, *key, *rows[key]) for key in rows if key not in old]
                 changed += [

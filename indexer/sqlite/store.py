@@ -15,8 +15,6 @@ from capsearch.engine.records import Caption, ImageRecord, Vectors
 from capsearch.indexer import thumbnails
 from capsearch.indexer.changes import (
     DOCUMENTS_AT_ONCE,
-    DocumentDescriptions,
-    DocumentStore,
     chunks,
 )
 from capsearch.indexer.identity import Identity
@@ -29,20 +27,19 @@ from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.documents import CatalogDocuments
 from capsearch.indexer.sqlite.matches import update_words
 from capsearch.indexer.sqlite.writer import CatalogWriter, PendingCaption
-from capsearch.indexer.store import EncodedImage, FileState, KnownFile
+from capsearch.indexer.store import Descriptions, EncodedImage, FileState, KnownFile, Store
 
 CAPTIONS_A_BATCH = 1024
 _KEEP_MISSING = "keep_missing_days"  # meta
 _HAS_FILE = "EXISTS (SELECT 1 FROM files WHERE image_id = i.id{})"
 
 
-class EmbeddedStore(DocumentStore):
-    """indexer.store.Store over a Collection that is open for writing."""
+class EmbeddedStore(Store):
+    """A Store over a Collection that is open for writing."""
 
     def __init__(self, collection: Collection) -> None:
-        super().__init__()
+        super().__init__(collection.model, collection.path)
         self._collection, self._catalog = collection, collection.catalog
-        self.model, self.path = collection.model, collection.path
         self._writer = self._plain = CatalogWriter(collection.catalog)
         self._documents = CatalogDocuments(self._plain)
         self._rebuild: rebuilding.RebuildWriter | None = None
@@ -213,8 +210,8 @@ class EmbeddedStore(DocumentStore):
             self._writer.set_caption_slots([(one.id, slots.get(one.id)) for one in batch])
 
 
-class EmbeddedDescriptions(DocumentDescriptions):
-    """indexer.store.Descriptions of an index folder."""
+class EmbeddedDescriptions(Descriptions):
+    """Descriptions of an index folder."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         super().__init__(store.documents)
