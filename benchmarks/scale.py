@@ -43,12 +43,13 @@ from capsearch.encoders.models.registry import Model
 from capsearch.engine.query import EncodedQuery, Query
 from capsearch.engine.records import Caption, Document, Filters, ImageRecord, Mode, Vectors
 from capsearch.engine.search import SearchEngine
+from capsearch.engine.vectors import exact_scores
 from capsearch.indexer.changes import instead
 from capsearch.indexer.document import StoredDocument
 from capsearch.indexer.sqlite import matches, nearest
 from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.documents import CatalogDocuments
-from capsearch.indexer.sqlite.nearest import Nearest, exact_scores
+from capsearch.indexer.sqlite.nearest import Nearest
 from capsearch.indexer.sqlite.search import MIN_DEPTH, FoundRows
 from capsearch.indexer.sqlite.writer import CatalogWriter
 

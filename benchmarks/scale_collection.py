@@ -38,8 +38,8 @@ from capsearch.encoders.text.concepts.mentions import mentioned
 from capsearch.engine.evidence import Evidence
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Vectors
-from capsearch.engine.vectors import strip_bias, unit
-from capsearch.indexer.sqlite.arrays import Rows, as_float32, sequential
+from capsearch.engine.vectors import Rows, as_float32, strip_bias, unit
+from capsearch.indexer.sqlite.arrays import sequential
 from capsearch.indexer.sqlite.collection import Collection
 from capsearch.indexer.sqlite.writer import CatalogWriter
 

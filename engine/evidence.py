@@ -42,6 +42,7 @@ ABSENT: Mapping[Source, float] = {
     "image": np.nan, "caption": np.nan, "generated": np.nan,
     "words": 0.0, "generated_words": 0.0, "tag": 0.0,
 }  # fmt: skip
+MAX_WORDS = 64  # of one query that documents are looked up by; rarer ones first
 MAX_RARE = 2000  # documents; where a word has more, the vectors know it
 
 

@@ -9,7 +9,8 @@ Near-duplicates: images so alike that they are probably one image saved twice.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from capsearch.engine.evidence import SingleSource
 from capsearch.engine.protocols import Backend, Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Filters, Vectors
+
+Rows: TypeAlias = NDArray[Any]  # (N, W), float16 or float32
+Slots: TypeAlias = NDArray[np.int64]  # row numbers
 
 
 def unit(vectors: NDArray[Any]) -> Vectors:
@@ -75,3 +79,44 @@ def near_duplicates(
     query = EncodedQuery(SingleSource("image"), image=similarity_query(vector), min_score=threshold)
     close = backend.search(query, Filters(), limit + 1)  # the image itself is among them
     return tuple(one for one in close if one.document.record.id != image_id)[:limit]
+
+
+def as_float32(rows: Rows) -> NDArray[np.float32]:
+    """Rows as float32. For float16 four times as quick as `astype`; infinities become large."""
+    if rows.dtype != np.float16:
+        return np.asarray(rows, np.float32)
+    bits = np.ascontiguousarray(rows).view(np.int16).astype(np.int32) << 13
+    bits &= np.int32(-0x70002000)  # the sign, and exponent and fraction where float32 has them
+    values = bits.view(np.float32)
+    values *= np.float32(2.0**112)  # what the exponents' offsets, 127 and 15, differ by
+    return values
+
+
+def blocks(rows: Rows, slots: Slots, size: int = 4096) -> Iterable[Rows]:
+    """The rows at `slots`, in that order, at most `size` at a time."""
+    for start in range(0, len(slots), size):
+        yield rows[slots[start : start + size]]
+
+
+def image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> NDArray[np.float64]:
+    """(n,) what images score: inner products with a query's image vector, and what it names."""
+    assert query.image is not None
+    scores = exact_scores(query.image, rows, slots)
+    if query.named is None:
+        return scores
+    parts = [query.named.scores(as_float32(block)) for block in blocks(rows, slots, size=256)]
+    return np.asarray(scores + np.concatenate([np.empty(0), *parts]))
+
+
+def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> NDArray[np.float64]:
+    """(n,) inner products that depend on query and row alone.
+
+    A matrix product may sum a row differently according to its neighbours; products summed
+    row by row in float64 and rounded to float32 cannot.
+    """
+    wide = query.astype(np.float64)
+    parts = [
+        np.einsum("nd,d->n", as_float32(block).astype(np.float64), wide)
+        for block in blocks(rows, slots, size=32)  # stays in the cache, and in malloc's arena
+    ]
+    return np.concatenate([np.empty(0), *parts]).astype(np.float32).astype(np.float64)

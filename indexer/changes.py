@@ -132,6 +132,11 @@ class Edits(dict[str, Edit]):
         )
 
 
+def instead(new: StoredDocument) -> Change:
+    """Puts a document in the place of what may be there."""
+    return lambda document: new
+
+
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of at most `size` items, in order."""
     remaining = iter(items)

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from capsearch.engine.errors import IndexProblem
-from capsearch.indexer.changes import Change
+from capsearch.indexer.changes import instead
 from capsearch.indexer.document import StoredDocument
 from capsearch.indexer.elastic import collection as versions
 from capsearch.indexer.elastic.backend import ElasticBackend
@@ -108,7 +108,7 @@ def from_cluster(
     for hits in backend.scan(HAS_FILE, WHOLE):
         there = documents.found([hit["_id"] for hit in hits], encoded=True)
         new = {hit["_id"]: whole(hit) for hit in hits if hit["_id"] not in there}
-        documents.edit({image_id: _instead(document) for image_id, document in new.items()})
+        documents.edit({image_id: instead(document) for image_id, document in new.items()})
         counts.unchanged += len(there)
         counts.copied += len(new)
         show(counts.copied + counts.unchanged, total)
@@ -161,10 +161,6 @@ def _checksums(writer: ElasticWriter, ids: Sequence[str]) -> dict[str, str]:
     with readable_errors(writer.address):
         found = writer.client.mget(index=writer.index, ids=list(ids), source_includes=["checksum"])
     return {one["_id"]: one["_source"]["checksum"] for one in found["docs"] if one.get("found")}
-
-
-def _instead(document: StoredDocument) -> Change:
-    return lambda _: document
 
 
 def _remove_missing(documents: CatalogDocuments, writer: ElasticWriter) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from capsearch.encoders.text import concepts
-from capsearch.engine.evidence import is_rare, tag_score, word_weight
+from capsearch.engine.evidence import MAX_WORDS, is_rare, tag_score, word_weight
 from capsearch.engine.records import Filters, Vectors
 from capsearch.indexer.elastic.documents import (
     CAPTION_ROWS,
@@ -24,7 +24,6 @@ from capsearch.indexer.elastic.documents import (
     tag_confidences,
 )
 from capsearch.indexer.sources.scan import spellings
-from capsearch.indexer.sqlite.matches import MAX_WORDS
 
 MAX_WORD_HITS = 10_000  # documents of one answer that were found by the words of one field
 Hit: TypeAlias = Mapping[str, Any]

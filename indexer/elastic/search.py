@@ -29,10 +29,10 @@ from capsearch.engine.evidence import Evidence, Floats
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Caption, Source, Vectors
+from capsearch.engine.vectors import exact_scores, image_scores
 from capsearch.indexer.elastic import requests
 from capsearch.indexer.elastic.documents import CAPTION_ROWS, IMAGE_ROW, caption, document, row
 from capsearch.indexer.elastic.requests import Hit, Matches, Words
-from capsearch.indexer.sqlite.nearest import exact_scores, image_scores
 
 if TYPE_CHECKING:
     from capsearch.indexer.elastic.backend import ElasticBackend

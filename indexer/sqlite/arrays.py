@@ -25,17 +25,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capsearch.encoders import atomic
 from capsearch.encoders.atomic import write_failed
 from capsearch.engine.errors import IndexProblem
+from capsearch.engine.vectors import Rows
 
-Rows: TypeAlias = NDArray[Any]  # (N, W), float16 or float32
-Slots: TypeAlias = NDArray[np.int64]  # row numbers
 SUFFIXES = {"<f2": ".f16", "<f4": ".f32"}
 ARRAY_TYPES = {"features": "<f2", "vectors": "<f4", "captions": "<f2"}  # name -> a key of SUFFIXES
 CODES, IMAGES = ".codes", ".images"
@@ -139,26 +136,9 @@ class VectorFile:
         return replace(self, rows=rows)
 
 
-def as_float32(rows: Rows) -> NDArray[np.float32]:
-    """Rows as float32. For float16 four times as quick as `astype`; infinities become large."""
-    if rows.dtype != np.float16:
-        return np.asarray(rows, np.float32)
-    bits = np.ascontiguousarray(rows).view(np.int16).astype(np.int32) << 13
-    bits &= np.int32(-0x70002000)  # the sign, and exponent and fraction where float32 has them
-    values = bits.view(np.float32)
-    values *= np.float32(2.0**112)  # what the exponents' offsets, 127 and 15, differ by
-    return values
-
-
 def sequential(rows: Rows, start: int = 0, size: int = 16_384) -> Iterable[Rows]:
     """All rows from `start` on, in blocks; a mapped file takes no memory beyond the block."""
     for at in range(start, len(rows), size):
         yield rows[at : at + size]
         if isinstance(rows.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             rows.base.madvise(mmap.MADV_DONTNEED)
-
-
-def blocks(rows: Rows, slots: Slots, size: int = 4096) -> Iterable[Rows]:
-    """The rows at `slots`, in that order, at most `size` at a time."""
-    for start in range(0, len(slots), size):
-        yield rows[slots[start : start + size]]

@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 
 from capsearch.encoders.atomic import replacing, writing
 from capsearch.engine.bounds import Best, distinct
-from capsearch.engine.evidence import Floats, is_rare, word_weight
+from capsearch.engine.evidence import MAX_WORDS, Floats, is_rare, word_weight
 from capsearch.engine.records import GENERATED, Document
+from capsearch.engine.vectors import Slots
 from capsearch.indexer.document import generated_texts_of, texts_of
-from capsearch.indexer.sqlite.arrays import Slots, VectorFile
+from capsearch.indexer.sqlite.arrays import VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, within
 from capsearch.indexer.sqlite.writer import CatalogWriter
 
@@ -42,7 +43,6 @@ _BATCH = 2048  # images
 PEOPLES, GENERATED_KIND = _TABLES = "words", "generated_words"
 # The documents with a phrase in what anyone wrote; it is given once for each table.
 _PHRASE = " UNION ALL ".join(f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in _TABLES)
-MAX_WORDS = 64  # of one query; rarer ones first
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
 

@@ -37,7 +37,8 @@ from capsearch.encoders.atomic import replacing, writing
 from capsearch.engine.evidence import Floats
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import Vectors
-from capsearch.indexer.sqlite.arrays import Rows, Slots, VectorFile, as_float32, blocks, sequential
+from capsearch.engine.vectors import Rows, Slots, as_float32, blocks
+from capsearch.indexer.sqlite.arrays import VectorFile, sequential
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -347,16 +348,6 @@ def _error(vectors: Vectors, lengths: Vectors) -> Vectors:
     return np.asarray(np.outer(lengths, most * np.linalg.norm(vectors, axis=1)), np.float32)
 
 
-def image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> Floats:
-    """(n,) what images score: inner products with a query's image vector, and what it names."""
-    assert query.image is not None
-    scores = exact_scores(query.image, rows, slots)
-    if query.named is None:
-        return scores
-    parts = [query.named.scores(as_float32(block)) for block in blocks(rows, slots, size=256)]
-    return np.asarray(scores + np.concatenate([np.empty(0), *parts]))
-
-
 def most_image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> Floats:
     """(n,) the most that `image_scores` are."""
     assert query.image is not None
@@ -365,20 +356,6 @@ def most_image_scores(query: EncodedQuery, rows: Rows, slots: Slots) -> Floats:
     vectors = np.concatenate([query.image[None], query.named.weights])
     most = most_products(vectors, rows, slots)
     return np.asarray(most[:, 0] + query.named.of_products(most[:, 1:]))
-
-
-def exact_scores(query: Vectors, rows: Rows, slots: Slots) -> Floats:
-    """(n,) inner products that depend on query and row alone.
-
-    A matrix product may sum a row differently according to its neighbours; products summed
-    row by row in float64 and rounded to float32 cannot.
-    """
-    wide = query.astype(np.float64)
-    parts = [
-        np.einsum("nd,d->n", as_float32(block).astype(np.float64), wide)
-        for block in blocks(rows, slots, size=32)  # stays in the cache, and in malloc's arena
-    ]
-    return np.concatenate([np.empty(0), *parts]).astype(np.float32).astype(np.float64)
 
 
 SCHEMA = 1

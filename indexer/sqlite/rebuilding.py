@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from capsearch.encoders.models.registry import Model
+from capsearch.engine.vectors import Rows, Slots, blocks
 from capsearch.indexer.identity import Identity
-from capsearch.indexer.sqlite.arrays import Rows, Slots, VectorFile, blocks
+from capsearch.indexer.sqlite.arrays import VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog
 from capsearch.indexer.sqlite.collection import Collection, empty_arrays, remove_unreferenced
 from capsearch.indexer.sqlite.writer import CatalogWriter

@@ -29,8 +29,9 @@ from capsearch.engine.evidence import Evidence, Floats, tag_score
 from capsearch.engine.protocols import Found
 from capsearch.engine.query import EncodedQuery
 from capsearch.engine.records import GENERATED, Filters, Source, Vectors
+from capsearch.engine.vectors import Rows, Slots, exact_scores, image_scores
 from capsearch.indexer.sqlite import nearest
-from capsearch.indexer.sqlite.arrays import Rows, Slots, VectorFile
+from capsearch.indexer.sqlite.arrays import VectorFile
 from capsearch.indexer.sqlite.catalog import SqliteCatalog, State, within
 from capsearch.indexer.sqlite.matches import (
     CaptionImages,
@@ -40,14 +41,7 @@ from capsearch.indexer.sqlite.matches import (
     occurrences,
     with_phrases,
 )
-from capsearch.indexer.sqlite.nearest import (
-    ExactSearch,
-    Nearest,
-    exact_scores,
-    image_scores,
-    most_image_scores,
-    most_products,
-)
+from capsearch.indexer.sqlite.nearest import ExactSearch, Nearest, most_image_scores, most_products
 
 # Images, and twice as many captions, that a search of a large collection finds first; docs/scale.md
 # has their recall. Of a small one, a quarter.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from capsearch.engine.errors import IndexProblem
-from capsearch.indexer.sqlite.arrays import VectorFile, blocks
+from capsearch.engine.vectors import blocks
+from capsearch.indexer.sqlite.arrays import VectorFile
 
 
 @pytest.fixture

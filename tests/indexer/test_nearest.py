@@ -7,15 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from capsearch.engine.vectors import as_float32, exact_scores
 from capsearch.indexer.sqlite import nearest
 from capsearch.indexer.sqlite import nearest as pq
-from capsearch.indexer.sqlite.arrays import as_float32
 from capsearch.indexer.sqlite.nearest import (
     CodeSearch,
     ExactSearch,
     GpuSearch,
     coded,
-    exact_scores,
     most_products,
 )
 
