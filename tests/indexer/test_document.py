@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from conftest import build_fake_model
 from embedded_toys import change as edit
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from capsearch.engine.records import HAND, Caption, Document, ImageRecord, Tag
@@ -316,12 +315,14 @@ def test_what_holds_of_every_document(before) -> None:
             assert origins <= set(stored.files)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(changes, min_size=1, max_size=4), max_size=6))
-def test_the_rows_of_a_catalog_say_what_the_document_says(runs) -> None:
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(runs=st.lists(st.lists(changes, min_size=1, max_size=4), max_size=6))
+def test_the_rows_of_a_catalog_say_what_the_document_says(fake_model, runs) -> None:
     with (
         TemporaryDirectory() as folder,
-        Collection.create(Path(folder), build_fake_model()) as collection,
+        Collection.create(Path(folder), fake_model) as collection,
     ):
         expected = document()
         edit(collection, RECORD.id, lambda _: copy.deepcopy(expected))
