@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from capsearch.encoders.models.registry import Model
+from capsearch.engine.records import Facet, Facets
 from capsearch.indexer.sqlite.collection import CATALOG, Collection
+from capsearch.library import Library
 from capsearch.ui.cli.options import first_day, last_day
 
 Run = Callable[..., Any]
@@ -237,3 +239,36 @@ def test_a_broken_image_to_compare_with_is_refused_by_name(
     assert (ran.code, ran.out) == (2, "")
     assert one_line(ran.err)
     assert str(broken) in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--tag", "nosuchtag"), "no image here has the tag 'nosuchtag'"),
+        (("--folder", "/nonexistent"), "no image here lies below /nonexistent"),
+        (("--from", "2099"), "no image here was taken on or after 2099-01-01"),
+        (("--until", "1900"), "no image here was taken on or before 1900-12-31"),
+        (("--caption-lang", "ja"), "no image here has a caption in 'ja'"),
+        (("--written-by", "models"), "no image here has a caption written by models"),
+    ],
+)
+def test_a_filter_that_lets_nothing_through_is_named_and_not_the_score(
+    indexed: Path, run: Run, options: tuple[str, ...], said: str
+) -> None:
+    ran = run("query", "red", *options)
+    assert (ran.code, ran.out) == (0, "")
+    assert said in ran.err
+    assert "no hits" not in ran.err
+
+
+def test_filters_that_let_nothing_through_together_are_said(indexed: Path, run: Run) -> None:
+    ran = run("query", "red", "--folder", indexed / "trips", "--caption-lang", "en")
+    assert ran.err == "no image passes all filters together\n"
+
+
+def test_the_nearest_tags_are_suggested(
+    indexed: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facets = Facets(tags=(Facet("Umbrella", 3), Facet("dog", 1)))
+    monkeypatch.setattr(Library, "facets", lambda library: facets)
+    assert "did you mean Umbrella?" in run("query", "red", "--tag", "umbrela").err

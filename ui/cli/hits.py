@@ -10,8 +10,9 @@ import base64
 import mimetypes
 import sys
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ import click
 
 from capsearch.engine.errors import InvalidImage
 from capsearch.engine.query import Query
-from capsearch.engine.records import Caption, Contributions, Hit, SearchResult, Unit
+from capsearch.engine.records import Caption, Contributions, Filters, Hit, SearchResult, Unit
 from capsearch.ui.cli.options import SHEET_MARK
 from capsearch.ui.cli.terminal import aligned, print_json
 from capsearch.ui.values import printable, score_text
@@ -107,6 +108,45 @@ def no_hits(result: SearchResult) -> str:
         f"no hits of at least {least}; try other words or fewer filters; "
         "--min-score 0 shows the nearest ones all the same"
     )
+
+
+def unmatched(library: Library, filters: Filters) -> Iterator[str]:
+    """The filters that let no image through: each by itself, else all of them together.
+
+    Without this, a tag that no image has would look like a score that no image reaches.
+    """
+    alone = list(_alone(library, filters))
+    for reason, single in alone:
+        if not library.newest(single, 1):
+            yield reason
+            filters = Filters()  # what is left needs no other reason
+    if filters and not library.newest(filters, 1):
+        yield "no image passes all filters together"
+
+
+def _alone(library: Library, filters: Filters) -> Iterator[tuple[str, Filters]]:
+    """Each filter by itself, and what to say where it lets nothing through."""
+    for tag in filters.tags:
+        yield f"no image here has the tag {tag!r}{_nearest(library, tag)}", Filters(tags=(tag,))
+    if filters.folders:
+        folders = " or ".join(filters.folders)
+        yield f"no image here lies below {folders}", Filters(folders=filters.folders)
+    if start := filters.taken_from:
+        yield f"no image here was taken on or after {start}", Filters(taken_from=start)
+    if end := filters.taken_until:
+        yield f"no image here was taken on or before {end}", Filters(taken_until=end)
+    if language := filters.caption_language:
+        known = Filters(caption_language=language)
+        yield f"no image here has a caption in {language!r}", known
+    if writer := filters.written_by:
+        yield f"no image here has a caption written by {writer}", Filters(written_by=writer)
+
+
+def _nearest(library: Library, tag: str) -> str:
+    """Tags of the index that are written alike, as a question; empty if there are none."""
+    names = {facet.value.lower(): facet.value for facet in library.facets().tags}
+    alike = get_close_matches(tag.lower(), names, n=3)
+    return f"; did you mean {' or '.join(names[name] for name in alike)}?" if alike else ""
 
 
 def _on_terminal() -> bool:

@@ -200,7 +200,7 @@ def command(
     query = Query(_query_text(text), filters=filters, **asked)
     with capsearch.open(place, model=model) as library:
         result = library.search(query, image)
-        _print(query, result, as_json=as_json, as_paths=as_paths)
+        _print(library, query, result, as_json=as_json, as_paths=as_paths)
         _write_sheet(library, query, result, sheet, open_sheet)
 
 
@@ -209,7 +209,9 @@ def _query_text(text: tuple[str, ...]) -> str:
     return sys.stdin.read(MAX_CHARACTERS + 1).strip() if text == ("-",) else " ".join(text)
 
 
-def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool) -> None:
+def _print(
+    library: Library, query: Query, result: SearchResult, *, as_json: bool, as_paths: bool
+) -> None:
     from capsearch.ui.cli import hits as hit_output
 
     for warning in result.warnings:
@@ -221,7 +223,8 @@ def _print(query: Query, result: SearchResult, *, as_json: bool, as_paths: bool)
     else:
         hit_output.print_table(result)
         if not result.hits:
-            remark(hit_output.no_hits(result))
+            reasons = tuple(hit_output.unmatched(library, query.filters))
+            remark("; ".join(reasons) or hit_output.no_hits(result))
         elif result.more:
             remark(f"more: --offset {query.offset + query.limit}")
 
