@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +193,20 @@ def test_a_pip_in_the_working_directory_is_not_run(
     (tmp_path / "place").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(UnknownModel, match="could not download"):
+        install._downloaded("nothing==1", 1, tmp_path / "place", lambda line: None)
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_no_source_distribution_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its setup.py would run before any checksum."""
+    setup = tmp_path / "setup.py"
+    setup.write_text(f"open({str(tmp_path / 'was-run')!r}, 'w')", encoding="utf-8")
+    with tarfile.open(tmp_path / "nothing-1.tar.gz", "w:gz") as archive:
+        archive.add(setup, "nothing-1/setup.py")
+    (tmp_path / "place").mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(UnknownModel, match="could not download"):
         install._downloaded("nothing==1", 1, tmp_path / "place", lambda line: None)
     assert not (tmp_path / "was-run").exists()
