@@ -245,7 +245,7 @@ class ComparedRows:
 
 @dataclass(slots=True)
 class FoundRows:
-    """Rows that a search by codes finds, scored from the file in a thread.
+    """Rows that a search by codes finds, in a thread, and the most that each scores.
 
     The first search looks ahead: the next step needs no second scan.
     """
@@ -315,7 +315,7 @@ class Search:
     def ranked(self, stop: int) -> list[Ranked[DocumentRow]]:
         """At least the first `stop` of the ranking, or all of it."""
         in_parts = InParts[DocumentRow](self._candidates, self._score, _FIRST_PART)
-        depth = min(MIN_DEPTH, max(MIN_DEPTH // 4, len(self._revision.images.rows) // 50))
+        depth = min(MIN_DEPTH, max(MIN_DEPTH // 4, len(self._revision.images.rows) // 64))
         return settle(self._query, stop, depth, in_parts)
 
     def page(self, ranked: Sequence[Ranked[DocumentRow]]) -> tuple[Found, ...]:
@@ -393,7 +393,7 @@ class Search:
         if few is None and not isinstance(search, ExactSearch):
             # The bound finds them, but it is loose for images that show nothing of what a query
             # names, as nearly all of a million do: by their bounds it would settle nothing.
-            return FoundRows(search, vector, partial(image_scores, query, rows), len(rows))
+            return FoundRows(search, vector, partial(most_image_scores, query, rows), len(rows))
         slots, most = _compared(search, vector, rows, few)
         return ComparedRows(slots, most + constant, partial(most_image_scores, query, rows))
 
@@ -404,10 +404,10 @@ class Search:
         if query is None or self._query.blind:
             return None
         if few is None and not isinstance(search, ExactSearch):
-            return FoundRows(search, query, partial(exact_scores, query, rows), len(rows))
+            return FoundRows(search, query, partial(_most, query, rows), len(rows))
         captions = None if few is None else self._captions_of(few)
         slots, most = _compared(search, query, rows, captions)
-        return ComparedRows(slots, most, partial(exact_scores, query, rows))
+        return ComparedRows(slots, most, partial(_most, query, rows))
 
     def _captions_of(self, images: Slots) -> Slots:
         """The captions of images."""
@@ -464,11 +464,15 @@ class Search:
         return values
 
 
+def _most(vector: Vectors, rows: Rows, slots: Slots) -> Floats:
+    return most_products(vector[None], rows, slots)[:, 0].astype(np.float64)
+
+
 def _compared(
     search: Nearest, vector: Vectors, rows: Rows, few: Slots | None
 ) -> tuple[Slots, Floats]:
     """All rows or some, and the most that their inner products with a vector can be."""
     if few is not None:
-        return few, most_products(vector[None], rows, few)[:, 0].astype(np.float64)
+        return few, _most(vector, rows, few)
     assert isinstance(search, ExactSearch)
     return np.arange(len(rows)), search.most(vector).astype(np.float64)
