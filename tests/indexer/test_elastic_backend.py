@@ -46,7 +46,7 @@ class TestStepByStep(TestElastic):
     def _shallow(self, monkeypatch):
         monkeypatch.setattr(search, "MIN_DEPTH", 4)
         monkeypatch.setattr(search, "MAX_DEPTH", 64)
-        monkeypatch.setattr(search, "FIRST_PART", 1)
+        monkeypatch.setattr(search, "_FIRST_PART", 1)
         monkeypatch.setattr(elastic, "_PAGE", 50)
 
 
