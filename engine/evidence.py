@@ -69,7 +69,7 @@ class Evidence:
         values: dict[str, Floats] = {
             source: np.full(count, absent) for source, absent in ABSENT.items()
         }
-        return cls(**(values | {name: np.asarray(one, float) for name, one in known.items()}))
+        return cls(**(values | {name: np.asarray(scores, float) for name, scores in known.items()}))
 
     @classmethod
     def single(cls, scores: Mapping[Source, float]) -> Evidence:
@@ -115,7 +115,7 @@ def tag_score(concepts: Sequence[frozenset[str]], confidences: Mapping[str, floa
     if not concepts:
         return 0.0
     best = [
-        max((value for one, value in confidences.items() if one in ids), default=0.0)
+        max((value for concept, value in confidences.items() if concept in ids), default=0.0)
         for ids in concepts
     ]
     return sum(best) / len(best)
@@ -217,7 +217,8 @@ class LengthDependent:
 
         def all_mixed(short: Weights, long: Weights) -> dict[Source, float]:
             return {
-                one: mixed(short.get(one, 0.0), long.get(one, 0.0)) for one in {**short, **long}
+                source: mixed(short.get(source, 0.0), long.get(source, 0.0))
+                for source in {**short, **long}
             }
 
         kinds = {}
@@ -248,10 +249,10 @@ def without(model: EvidenceModel, *sources: Source) -> EvidenceModel:
     """The model with some sources ignored, as `--mode cm` does."""
     kinds = {
         name: replace(
-            one,
-            weights={key: value for key, value in one.weights.items() if key not in sources},
+            kind,
+            weights={key: value for key, value in kind.weights.items() if key not in sources},
         )
-        for name, one in model.kinds.items()
+        for name, kind in model.kinds.items()
         if not set(name.split("+")) & set(sources)
     }
     described = 0.0 if "generated" in sources else model.described_cutoff
@@ -287,7 +288,7 @@ class NamedConcepts:
         neighbours.
         """
         wide = self.weights.astype(np.float64)
-        products = [np.einsum("nd,d->n", rows, one, dtype=np.float64) for one in wide]
+        products = [np.einsum("nd,d->n", rows, row, dtype=np.float64) for row in wide]
         return self.of_products(np.stack(products, 1))
 
     def of_products(self, products: NDArray[np.floating[Any]]) -> Floats:
@@ -435,7 +436,7 @@ class CalibratedEvidence:
     @property
     def sources(self) -> frozenset[Source]:
         """All that any kind of document was fitted with."""
-        return frozenset(source for one in self.model.kinds.values() for source in one.weights)
+        return frozenset(source for kind in self.model.kinds.values() for source in kind.weights)
 
     def scores(self, evidence: Evidence) -> Floats:
         """(n,) log-odds."""

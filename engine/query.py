@@ -139,8 +139,8 @@ class EncodedQuery:
     @property
     def blind(self) -> bool:
         """No phrase and no vector but zeros: a document without its words scores as any other."""
-        vectors = [one for one in (self.image, self.caption) if one is not None]
-        return not (self.phrases or self.named or any(one.any() for one in vectors))
+        vectors = [vector for vector in (self.image, self.caption) if vector is not None]
+        return not (self.phrases or self.named or any(vector.any() for vector in vectors))
 
 
 class ConceptTable(Protocol):
@@ -170,14 +170,14 @@ def tag_facets(
     """
     repeated = {
         above
-        for one, count in concepts.items()
-        for above in table.broader(one)
-        if above != one and concepts.get(above) == count
+        for concept, count in concepts.items()
+        for above in table.broader(concept)
+        if above != concept and concepts.get(above) == count
     }
-    found = [Facet(label, count) for label, count in labels.items()]
-    found += [
-        Facet(table.label_of(one, one, "en"), count, one)
-        for one, count in concepts.items()
-        if one not in repeated
+    facets = [Facet(label, count) for label, count in labels.items()]
+    facets += [
+        Facet(table.label_of(concept, concept, "en"), count, concept)
+        for concept, count in concepts.items()
+        if concept not in repeated
     ]
-    return tuple(sorted(found, key=lambda one: (-one.images, one.value, one.concept)))
+    return tuple(sorted(facets, key=lambda facet: (-facet.images, facet.value, facet.concept)))

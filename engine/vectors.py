@@ -78,7 +78,7 @@ def near_duplicates(
         raise InvalidQuery(f"no image with id {image_id!r} in this index")
     query = EncodedQuery(SingleSource("image"), image=similarity_query(vector), min_score=threshold)
     close = backend.search(query, Filters(), limit + 1)  # the image itself is among them
-    return tuple(one for one in close if one.document.record.id != image_id)[:limit]
+    return tuple(hit for hit in close if hit.document.record.id != image_id)[:limit]
 
 
 def as_float32(rows: Rows) -> NDArray[np.float32]:

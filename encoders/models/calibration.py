@@ -115,7 +115,7 @@ class ConceptClassifiers:
 
     @cached_property
     def _row(self) -> dict[str, int]:
-        return {one: row for row, one in enumerate(self.ids)}
+        return {concept: row for row, concept in enumerate(self.ids)}
 
     def save(self, folder: Path) -> None:
         """Write them into a calibration's folder; the names last."""
@@ -166,11 +166,14 @@ class StoredEvidence:
     def _models(self) -> Mapping[str, LengthDependent]:
         return {
             name: LengthDependent(
-                _parse(one["short"]),
-                _parse(one["long"]),
-                *(_parse(one[sort]) if one.get(sort) else None for sort in ("unfamiliar", "rare")),
+                _parse(fitted["short"]),
+                _parse(fitted["long"]),
+                *(
+                    _parse(fitted[sort]) if fitted.get(sort) else None
+                    for sort in ("unfamiliar", "rare")
+                ),
             )
-            for name, one in self._stored.get("languages", {}).items()
+            for name, fitted in self._stored.get("languages", {}).items()
         }
 
     @cached_property
@@ -207,7 +210,7 @@ def save(
         classifiers.save(folder)
     content = {
         "schema": SCHEMA,
-        "languages": {name: asdict(one) for name, one in models.items()},
+        "languages": {name: asdict(fitted) for name, fitted in models.items()},
         "objects": sorted(objects),
     }
     atomic.write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
@@ -217,7 +220,7 @@ def _parse(stored: Mapping[str, object]) -> EvidenceModel:
     kinds, offsets = stored["kinds"], stored["caption_offsets"]
     assert isinstance(kinds, dict) and isinstance(offsets, dict)
     return EvidenceModel(
-        kinds={name: KindWeights(**one) for name, one in kinds.items()},
+        kinds={name: KindWeights(**kind) for name, kind in kinds.items()},
         size=int(str(stored["size"])),
         size_exponent=float(str(stored["size_exponent"])),
         cutoff=float(str(stored["cutoff"])),

@@ -102,13 +102,13 @@ class LanguageEncoder:
         w = self.arrays
         bags = [w.rows("bow", np.unique(token_ids)).sum(axis=0) for token_ids in sentences]
         vectors = [w.rows("words", token_ids) for token_ids in sentences]  # N times (T, E)
-        means = [one.mean(axis=0) for one in vectors]
+        means = [vector.mean(axis=0) for vector in vectors]
         pool = POOLINGS[self.stored["pooling"]]
         states = gru(vectors, w["gru_Wx"], w["gru_Wh"], w["gru_bx"], w["gru_bh"])
         return np.stack(
             [
-                np.concatenate([bag, mean, pool(one, w)])
-                for bag, mean, one in zip(bags, means, states, strict=True)
+                np.concatenate([bag, mean, pool(state, w)])
+                for bag, mean, state in zip(bags, means, states, strict=True)
             ]
         )
 
@@ -210,7 +210,7 @@ def gru(
     No sentence may be empty. Longest first, all sentences compute a step together, those already
     at their end excluded. Rows are ordered by step, so that each step reads and writes one slice.
     """
-    lengths = np.array([len(one) for one in sentences])
+    lengths = np.array([len(sentence) for sentence in sentences])
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
     counts = [np.count_nonzero(lengths > step) for step in range(lengths.max())]

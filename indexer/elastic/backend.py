@@ -68,8 +68,8 @@ class ElasticBackend:
 
     def lookup(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Documents by id; those that are unknown or have no file are left out."""
-        found = (document(hit["_source"]) for hit in self.hits_by_id(ids, [requests.HAS_FILE]))
-        return {one.record.id: one for one in found}
+        documents = (document(hit["_source"]) for hit in self.hits_by_id(ids, [requests.HAS_FILE]))
+        return {document.record.id: document for document in documents}
 
     def vector(self, image_id: str) -> Vectors | None:
         """The image vector (D,) of a document, or None."""
@@ -92,15 +92,15 @@ class ElasticBackend:
     def facets(self) -> Facets:
         """What the documents can be filtered by, with counts."""
         query = {"bool": {"filter": [requests.HAS_FILE]}}
-        found = self.ask(query=query, size=0, aggs=requests.facets())["aggregations"]
-        captions = found["captions"]
+        answer = self.ask(query=query, size=0, aggs=requests.facets())["aggregations"]
+        captions = answer["captions"]
         return Facets(
-            tags=tag_facets(_counts(found["labels"]), _counts(found["concepts"]), concepts),
-            folders=tuple(sorted(_facets(found["folders"]), key=lambda one: one.value)),
+            tags=tag_facets(_counts(answer["labels"]), _counts(answer["concepts"]), concepts),
+            folders=tuple(sorted(_facets(answer["folders"]), key=lambda facet: facet.value)),
             caption_languages=_nested_facets(captions["language"]),
             written_by=_nested_facets(captions["written_by"]),
-            earliest=_day(found["earliest"]["value"]),
-            latest=_day(found["latest"]["value"]),
+            earliest=_day(answer["earliest"]["value"]),
+            latest=_day(answer["latest"]["value"]),
         )
 
     def ask(self, **request: Any) -> Mapping[str, Any]:
@@ -114,14 +114,14 @@ class ElasticBackend:
     def ask_all(self, searches: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Several searches in one request; what fails is asked again by itself."""
         if len(searches) < 2:
-            return [self.ask(**one) for one in searches]
+            return [self.ask(**search) for search in searches]
         header = {"index": self.index, "allow_partial_search_results": False}
-        lines = [line for one in searches for line in (header, _body(one))]
+        lines = [line for search in searches for line in (header, _body(search))]
         with readable_errors(self.address):
-            found = self.client.msearch(searches=lines)["responses"]
+            answers = self.client.msearch(searches=lines)["responses"]
         return [
-            self.ask(**one) if "error" in answer else answer
-            for one, answer in zip(searches, found, strict=True)
+            self.ask(**search) if "error" in answer else answer
+            for search, answer in zip(searches, answers, strict=True)
         ]
 
     def hits_by_id(
@@ -170,8 +170,8 @@ class ElasticBackend:
         if not query.words:
             return Matches(concepts=query.concepts)
         asked = requests.counts(query.words)
-        found = self.ask(size=0, track_total_hits=False, aggs=asked)["aggregations"]
-        counts, documents = found["words"]["buckets"], found["searchable"]["doc_count"]
+        answer = self.ask(size=0, track_total_hits=False, aggs=asked)["aggregations"]
+        counts, documents = answer["words"]["buckets"], answer["searchable"]["doc_count"]
 
         def words(field: str) -> Words:
             names = [f"{field}:{number}" for number in range(len(query.words))]
@@ -186,17 +186,19 @@ def _body(search: Mapping[str, Any]) -> dict[str, Any]:
     return {"_source" if name == "source" else name: value for name, value in search.items()}
 
 
-def _facets(found: Mapping[str, Any]) -> tuple[Facet, ...]:
-    return tuple(Facet(one["key"], one["doc_count"]) for one in found["buckets"])
+def _facets(buckets: Mapping[str, Any]) -> tuple[Facet, ...]:
+    return tuple(Facet(bucket["key"], bucket["doc_count"]) for bucket in buckets["buckets"])
 
 
-def _counts(found: Mapping[str, Any]) -> dict[str, int]:
-    return {one["key"]: one["doc_count"] for one in found["buckets"]}
+def _counts(buckets: Mapping[str, Any]) -> dict[str, int]:
+    return {bucket["key"]: bucket["doc_count"] for bucket in buckets["buckets"]}
 
 
-def _nested_facets(found: Mapping[str, Any]) -> tuple[Facet, ...]:
-    counted = [Facet(one["key"], one["documents"]["doc_count"]) for one in found["buckets"]]
-    return tuple(sorted(counted, key=lambda one: (-one.images, one.value)))
+def _nested_facets(buckets: Mapping[str, Any]) -> tuple[Facet, ...]:
+    counted = [
+        Facet(bucket["key"], bucket["documents"]["doc_count"]) for bucket in buckets["buckets"]
+    ]
+    return tuple(sorted(counted, key=lambda facet: (-facet.images, facet.value)))
 
 
 def _day(milliseconds: float | None) -> date | None:

@@ -52,7 +52,7 @@ class Words:
         """
         weights = [word_weight(documents, count) for count in containing]
         known = sorted(zip(containing, words, weights, strict=True))
-        rare = [one for one in known if is_rare(documents, one[0])][:MAX_WORDS]
+        rare = [word for word in known if is_rare(documents, word[0])][:MAX_WORDS]
         running = list(accumulate(count for count, _, _ in rare))
         room = sum(count <= MAX_WORD_HITS for count in running)
         total = sum(weights)
@@ -96,12 +96,12 @@ class Matches:
     @property
     def rare(self) -> bool:
         """Whether any word is rare in any field."""
-        return any(one.rare for one in self.fields)
+        return any(words.rare for words in self.fields)
 
     @property
     def documents(self) -> int:
         """How many documents are found by words, at most."""
-        return sum(one.documents for one in self.fields)
+        return sum(words.documents for words in self.fields)
 
     def tag(self, hit: Hit) -> float:
         """How sure the tags of a hit are of what the query names."""
@@ -142,14 +142,14 @@ def nearest(field: str, vector: Vectors, required: Sequence[Clause], depth: int)
     The graph of 8-bit vectors finds them, and their scores are computed anew from the vectors
     themselves: a graph's own are off by up to .19 (docs/cluster.md).
     """
-    found = {
+    knn = {
         "field": field,
         "query_vector": for_graph(vector).tolist(),
         "k": depth,
         "num_candidates": depth,
         "filter": list(required),
     }
-    return {**_ids(depth), "knn": found, "rescore": _exactly(field, vector, depth)}
+    return {**_ids(depth), "knn": knn, "rescore": _exactly(field, vector, depth)}
 
 
 def for_graph(vector: Vectors) -> Vectors:
@@ -187,7 +187,7 @@ def with_words(
 ) -> Clause:
     """Documents that pass, with the words they have; or only those with one of the searched."""
     # No word is empty. Without any, Elasticsearch would drop the names of the other words as well.
-    terms = [{"terms": {one.field: list(one.searched) or [""]}} for one in fields]
+    terms = [{"terms": {words.field: list(words.searched) or [""]}} for words in fields]
     having = [{"bool": {"should": terms}}] if searched else []
     return {"bool": {"filter": [*required, *having], "should": _named_words(fields)}}
 
@@ -198,7 +198,7 @@ def tagged(ids: frozenset[str], required: Sequence[Clause], depth: int) -> dict[
     A concept's value is that of everything narrower too, so where `ids` leaves out something
     narrower, the score is more than the tags say.
     """
-    fields = [f"surest.{one}" for one in concepts.broadest(ids)]
+    fields = [f"surest.{concept}" for concept in concepts.broadest(ids)]
     values = [{"rank_feature": {"field": field, "linear": {}}} for field in fields]
     query = {"bool": {"filter": list(required), "must": [{"dis_max": {"queries": values}}]}}
     return {**_ids(depth), "query": query}
@@ -212,7 +212,7 @@ def id_of(hit: Hit) -> str:
 def mentioned(matches: Matches) -> Clause:
     """Documents with any rare word of a query, or a tag of anything that it names."""
     ids = sorted(frozenset[str]().union(*matches.concepts))
-    terms = [{"terms": {one.field: list(one.rare)}} for one in matches.fields]
+    terms = [{"terms": {words.field: list(words.rare)}} for words in matches.fields]
     return {"bool": {"should": [*terms, {"terms": {"tags.concept": ids}}]}}
 
 
@@ -269,7 +269,7 @@ def _exactly(field: str, vector: Vectors, size: int) -> Clause:
 
 def _filters(filters: Filters) -> Iterator[Clause]:
     if filters.folders:
-        spelt = {_folder(one) for folder in filters.folders for one in spellings(folder)}
+        spelt = {_folder(spelling) for folder in filters.folders for spelling in spellings(folder)}
         yield {"terms": {"folders": sorted(spelt)}}
     for label in filters.tags:
         yield _tagged(label)
@@ -279,13 +279,13 @@ def _filters(filters: Filters) -> Iterator[Clause]:
         yield {"range": {"taken_at": {"lte": f"{filters.taken_until.isoformat()}T23:59:59.999"}}}
     if filters.caption_language is not None or filters.written_by is not None:
         wanted = {"language": filters.caption_language, "written_by": filters.written_by}
-        terms = [{"term": {f"captions.{key}": one}} for key, one in wanted.items() if one]
+        terms = [{"term": {f"captions.{key}": value}} for key, value in wanted.items() if value]
         yield {"nested": {"path": "captions", "query": {"bool": {"filter": terms}}}}
 
 
 def _tagged(label: str) -> Clause:
     """This label, another name of what it names, or something narrower (`concepts` has broader)."""
-    named: Clause = {"terms": {"concepts": [one.id for one in concepts.named(label)]}}
+    named: Clause = {"terms": {"concepts": [concept.id for concept in concepts.named(label)]}}
     return {"bool": {"should": [{"term": {"tags.label": label}}, named]}}
 
 
@@ -296,9 +296,9 @@ def _folder(folder: str) -> str:
 def _named_words(fields: Sequence[Words]) -> list[Clause]:
     """A hit's `matched_queries` are the names of its words; they add nothing to its score."""
     return [
-        {"term": {one.field: {"value": word, "_name": name, "boost": 0}}}
-        for one in fields
-        for name, word in one.names().items()
+        {"term": {words.field: {"value": word, "_name": name, "boost": 0}}}
+        for words in fields
+        for name, word in words.names().items()
     ]
 
 
@@ -306,7 +306,7 @@ def _phrase(phrase: Sequence[str]) -> Clause:
     """In what people wrote, or in what models wrote."""
     asked = {"query": " ".join(phrase), "analyzer": "whitespace"}
     fields = (WORDS, GENERATED_WORDS)
-    return {"bool": {"should": [{"match_phrase": {one: asked}} for one in fields]}}
+    return {"bool": {"should": [{"match_phrase": {field: asked}} for field in fields]}}
 
 
 def _terms(field: str) -> Clause:

@@ -136,11 +136,13 @@ class Search:
         """The best `depth` by each vector and by tags of each thing named; all with rare words."""
         searches = self._searches(depth)
         answers = self.backend.ask_all(list(searches.values()))
-        hits = {name: one["hits"]["hits"] for name, one in zip(searches, answers, strict=True)}
+        hits = {
+            name: answer["hits"]["hits"] for name, answer in zip(searches, answers, strict=True)
+        }
         totals = self._totals(hits, depth)
         best = self._best(hits, depth, totals)
-        found = len(distinct([source.keys for source in best.values()]))
-        return Candidates.of(self.query.fusion, best, complete=found >= totals.image)
+        count = len(distinct([source.keys for source in best.values()]))
+        return Candidates.of(self.query.fusion, best, complete=count >= totals.image)
 
     @cached_property
     def _vectors(self) -> dict[Source, Vectors]:
@@ -204,8 +206,8 @@ class Search:
 
     def _totals(self, hits: Mapping[str, Sequence[Hit]], depth: int) -> Totals:
         """Counted where a vector has not found as many as were asked for, or there is none."""
-        found = [len(hits.get(name, ())) for name in self._vectors]
-        if found and min(found) >= OVERSAMPLING * depth:
+        counts = [len(hits.get(name, ())) for name in self._vectors]
+        if counts and min(counts) >= OVERSAMPLING * depth:
             return Totals()
         captioned = [*self.required, requests.CAPTIONED]
         asked = {
@@ -233,7 +235,9 @@ class Search:
         captions: dict[int, Caption] = {}
         if query.image is not None:
             rows = [row(hit["fields"], IMAGE_ROW, "<f4") for hit in hits]
-            values["image"] = _image_scores(query, [one for one in rows if one is not None])
+            values["image"] = _image_scores(
+                query, [vector for vector in rows if vector is not None]
+            )
         if query.caption is not None:
             values |= _caption_scores(query, query.caption, hits, captions)
         evidence = Evidence.of(len(hits), **values)
@@ -253,18 +257,18 @@ def _caption_scores(
     query: EncodedQuery, vector: Vectors, hits: Sequence[Hit], best: dict[int, Caption]
 ) -> dict[str, Floats]:
     """The best scores by who wrote the caption; `best` gets the caption of each hit."""
-    texts = [(at, caption(one)) for at, hit in enumerate(hits) for one in _encoded(hit)]
+    texts = [(at, caption(nested)) for at, hit in enumerate(hits) for nested in _encoded(hit)]
     tables = [row(hit["fields"], CAPTION_ROWS, "<f2") for hit in hits if _encoded(hit)]
-    rows = [one.reshape(-1, len(vector)) for one in tables if one is not None]
-    scores = _inner_products(vector, [one for table in rows for one in table]).tolist()
+    rows = [table.reshape(-1, len(vector)) for table in tables if table is not None]
+    scores = _inner_products(vector, [vector for table in rows for vector in table]).tolist()
     values = {name: np.full(len(hits), np.nan) for name in ("caption", "generated")}
     reached = np.full(len(hits), -np.inf)
-    for one, (at, text) in zip(scores, texts, strict=True):
-        one += query.caption_offsets.get(text.language, 0.0)
+    for score, (at, text) in zip(scores, texts, strict=True):
+        score += query.caption_offsets.get(text.language, 0.0)
         name = "generated" if text.generated else "caption"
-        values[name][at] = np.fmax(values[name][at], one)
-        if one > reached[at]:
-            reached[at], best[at] = one, text
+        values[name][at] = np.fmax(values[name][at], score)
+        if score > reached[at]:
+            reached[at], best[at] = score, text
     return values
 
 
@@ -273,7 +277,7 @@ def _image_scores(query: EncodedQuery, rows: Sequence[Vectors]) -> Floats:
 
 
 def _encoded(hit: Hit) -> list[Mapping[str, Any]]:
-    return [one for one in hit["_source"].get("captions", ()) if one["encoded"]]
+    return [nested for nested in hit["_source"].get("captions", ()) if nested["encoded"]]
 
 
 def _inner_products(query: Vectors, rows: Sequence[Vectors]) -> Floats:

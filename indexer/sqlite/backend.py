@@ -70,8 +70,8 @@ class EmbeddedBackend:
         """By the date they were taken, latest first, undated last; ties by id."""
         with self.catalog.snapshot():
             ids = self.catalog.newest(filters, limit, offset)
-            found = self.catalog.documents(ids)
-        return tuple(found[one] for one in ids)
+            documents = self.catalog.documents(ids)
+        return tuple(documents[image_id] for image_id in ids)
 
     def facets(self) -> Facets:
         """What the documents can be filtered by, as a writer last counted it.

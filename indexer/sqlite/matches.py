@@ -42,7 +42,9 @@ from capsearch.indexer.sqlite.writer import CatalogWriter
 _BATCH = 2048  # images
 PEOPLES, GENERATED_KIND = _TABLES = "words", "generated_words"
 # The documents with a phrase in what anyone wrote; it is given once for each table.
-_PHRASE = " UNION ALL ".join(f"SELECT rowid FROM {one} WHERE {one} MATCH ?" for one in _TABLES)
+_PHRASE = " UNION ALL ".join(
+    f"SELECT rowid FROM {table} WHERE {table} MATCH ?" for table in _TABLES
+)
 _BETWEEN_TEXTS = " ¶ "  # a token that no text folds to: phrases do not run across
 
 
@@ -91,11 +93,11 @@ class WordIndex:
         self, table: str, words: Sequence[str], rare: Sequence[str], documents: int
     ) -> WordMatches:
         weights = {word: word_weight(documents, self._counts[table, word]) for word in words}
-        found: dict[int, float] = defaultdict(float)
+        by_slot: dict[int, float] = defaultdict(float)
         for word in rare:
             for slot in self._slots[table, word]:
-                found[slot] += weights[word]
-        return WordMatches(found, sum(weights.values()))
+                by_slot[slot] += weights[word]
+        return WordMatches(by_slot, sum(weights.values()))
 
     def _count(self, words: Sequence[str]) -> None:
         unknown = [word for word in words if (PEOPLES, word) not in self._counts]
@@ -115,12 +117,12 @@ class WordIndex:
         unknown = [(table, word) for table, word in rare if (table, word) not in self._slots]
         if not unknown:
             return
-        found = " UNION ALL ".join(
+        parts = " UNION ALL ".join(
             f"SELECT {at} AS at, rowid AS number FROM {table} WHERE {table} MATCH ?"
             for at, (table, _) in enumerate(unknown)
         )
         sql = (
-            f"SELECT f.at, i.slot FROM ({found}) f CROSS JOIN images i ON i.number = f.number "
+            f"SELECT f.at, i.slot FROM ({parts}) f CROSS JOIN images i ON i.number = f.number "
             "WHERE i.slot IS NOT NULL"
         )
         self._slots |= {key: [] for key in unknown}
@@ -140,7 +142,7 @@ def with_phrases(phrases: Sequence[Sequence[str]]) -> tuple[str, tuple[str, ...]
 def occurrences(catalog: SqliteCatalog, phrases: Sequence[Sequence[str]], limit: int) -> int:
     """In how many documents the rarest of these occurs, at most; counted up to `limit`."""
     sql = f"SELECT count(*) FROM ({_PHRASE} LIMIT {limit})"
-    return min(int(catalog.rows(sql, [_quoted(one)] * len(_TABLES))[0][0]) for one in phrases)
+    return min(int(catalog.rows(sql, [_quoted(phrase)] * len(_TABLES))[0][0]) for phrase in phrases)
 
 
 def tokens_of(
@@ -149,19 +151,23 @@ def tokens_of(
     texts: Callable[[Document], Iterator[str]] = texts_of,
 ) -> str:
     """What an index holds for a document: texts as tokens; nothing for one without a file."""
-    found = () if document is None else texts(document)
-    return _BETWEEN_TEXTS.join(" ".join(words_of(text)) for text in found)
+    written = () if document is None else texts(document)
+    return _BETWEEN_TEXTS.join(" ".join(words_of(text)) for text in written)
 
 
 def update_words(writer: CatalogWriter, words_of: Callable[[str], Sequence[str]]) -> Iterator[None]:
     """Indexes the words of images that something was written about; yields after each batch."""
     while stale := writer.stale_words(_BATCH):
         documents = writer.catalog.documents([image_id for image_id, _ in stale])
-        found = [(number, documents.get(one)) for one, number in stale]
+        changed = [(number, documents.get(image_id)) for image_id, number in stale]
         with writer.transaction():
             for table, texts in ((PEOPLES, texts_of), (GENERATED_KIND, generated_texts_of)):
                 writer.put_words(
-                    table, [(number, tokens_of(one, words_of, texts)) for number, one in found]
+                    table,
+                    [
+                        (number, tokens_of(document, words_of, texts))
+                        for number, document in changed
+                    ],
                 )
         yield
 

@@ -158,9 +158,9 @@ class Codes:
         deep = min(needed or depth, depth) * _PROBED_DEPTH > self.rows
         probes = self.shape.lists if deep else self.probes
         chosen = faiss().SearchParametersIVF(nprobe=probes)
-        _, found = _one_thread(lambda: self.index.search(row, depth, params=chosen))
-        inside = (found[0] >= 0) & (found[0] < self.rows)  # also of a damaged file
-        return np.asarray(found[0][inside], np.int64)
+        _, slots = _one_thread(lambda: self.index.search(row, depth, params=chosen))
+        inside = (slots[0] >= 0) & (slots[0] < self.rows)  # also of a damaged file
+        return np.asarray(slots[0][inside], np.int64)
 
 
 def lists_for(rows: int) -> int:
@@ -277,11 +277,11 @@ class CodeSearch(Nearest):
 
     def steps(self, query: Vectors, depths: Sequence[int]) -> list[Slots]:
         """By one scan, of as many lists as the first depth needs; of those without a code too."""
-        found = self.codes.top(query, depths[-1], depths[0])
+        coded = self.codes.top(query, depths[-1], depths[0])
         scores = most_products(query[None], self._rows, self._uncoded)[:, 0]
         others = self._uncoded[np.argsort(-scores, kind="stable")][: depths[-1]]
-        steps = zip(np.split(found, depths[:-1]), np.split(others, depths[:-1]), strict=True)
-        return [np.append(coded, uncoded) for coded, uncoded in steps]
+        steps = zip(np.split(coded, depths[:-1]), np.split(others, depths[:-1]), strict=True)
+        return [np.append(first, uncoded) for first, uncoded in steps]
 
 
 class GpuSearch(Nearest):
@@ -398,12 +398,12 @@ def _parts(codes: Codes) -> Iterator[bytes]:
     index, lists = codes.index, range(codes.shape.lists)
     centres = faiss().downcast_index(index.quantizer).reconstruct_n(0, len(lists))
     floats = np.append(centres.ravel(), faiss().vector_to_array(index.pq.centroids))
-    sizes = [index.invlists.list_size(one) for one in lists]
+    sizes = [index.invlists.list_size(number) for number in lists]
     head = floats.astype("<f4").tobytes(), np.array(sizes, "<i8").tobytes()
     yield _header(codes.shape, codes.rows, head)
     yield from head
-    for one, size in zip(lists, sizes, strict=True):
-        content, numbers = _memory(index.invlists, one, size, codes.shape)
+    for number, size in zip(lists, sizes, strict=True):
+        content, numbers = _memory(index.invlists, number, size, codes.shape)
         yield content.tobytes() + numbers.astype("<i8").tobytes()
 
 
@@ -438,10 +438,10 @@ class _Stored:
 
     def offsets(self) -> list[int]:
         """Where each list begins, and the end of the file."""
-        found = [self.start]
+        offsets = [self.start]
         for size in self.sizes:
-            found.append(found[-1] + _aligned(self.shape.list_bytes(size) + 8 * size))
-        return found
+            offsets.append(offsets[-1] + _aligned(self.shape.list_bytes(size) + 8 * size))
+        return offsets
 
     def index(self) -> Any:
         """FAISS's index, without its lists."""
@@ -459,11 +459,11 @@ class _Stored:
         # By default FAISS reads every list once more, in up to 32 threads, before each search.
         lists.prefetch_nthread = 0
         for size, offset in zip(self.sizes, offsets, strict=False):
-            one = faiss().OnDiskOneList()
+            entry = faiss().OnDiskOneList()
             # Row numbers are expected behind as many codes as the list could hold.
-            one.size, one.offset = size, offset
-            one.capacity = -(-size // BLOCK_ROWS) * BLOCK_ROWS
-            lists.lists.push_back(one)
+            entry.size, entry.offset = size, offset
+            entry.capacity = -(-size // BLOCK_ROWS) * BLOCK_ROWS
+            lists.lists.push_back(entry)
         lists.do_mmap()
         lists.this.disown()  # the index frees them
         index.replace_invlists(lists, True)
@@ -471,20 +471,20 @@ class _Stored:
     def copy(self, content: NDArray[np.uint8], index: Any) -> None:
         """Copies the lists into the index, where rows can be added."""
         lists = faiss().downcast_InvertedLists(index.invlists)
-        for one, (size, offset) in enumerate(zip(self.sizes, self.offsets(), strict=False)):
-            lists.resize(one, size)
-            codes, numbers = _memory(lists, one, size, self.shape)
+        for number, (size, offset) in enumerate(zip(self.sizes, self.offsets(), strict=False)):
+            lists.resize(number, size)
+            codes, numbers = _memory(lists, number, size, self.shape)
             behind = offset + len(codes)
             codes[:] = content[offset:behind]
             numbers[:] = content[behind : behind + 8 * size].view("<i8")
 
 
-def _memory(lists: Any, one: int, size: int, shape: Shape) -> tuple[Any, Any]:
+def _memory(lists: Any, number: int, size: int, shape: Shape) -> tuple[Any, Any]:
     """The codes of a list and its row numbers, where FAISS has them."""
     if not size:
         return np.empty(0, np.uint8), np.empty(0, np.int64)
-    codes = faiss().rev_swig_ptr(lists.get_codes(one), shape.list_bytes(size))
-    return codes, faiss().rev_swig_ptr(lists.get_ids(one), size)
+    codes = faiss().rev_swig_ptr(lists.get_codes(number), shape.list_bytes(size))
+    return codes, faiss().rev_swig_ptr(lists.get_ids(number), size)
 
 
 def _read_part(file: BinaryIO, size: int) -> bytes:

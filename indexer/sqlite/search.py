@@ -355,29 +355,31 @@ class Search:
     def _by_text(self, depth: int) -> Iterator[tuple[Source, Best]]:
         """Documents with rare words and with the surest tags."""
         tags = self._revision.tags.best(self._query.concepts, depth)
-        found: Mapping[Source, Best] = {
+        best: Mapping[Source, Best] = {
             "words": self._words[0].best(), "generated_words": self._words[1].best(), "tag": tags,
         }  # fmt: skip
-        for source, best in found.items():
-            yield source, self._allowed.inside(best)
+        for source, documents in best.items():
+            yield source, self._allowed.inside(documents)
 
     def _by_captions(self, depth: int) -> Best:
         """The images of the best captions; their language may add something to the score."""
         offset = max([0.0, *self._query.caption_offsets.values()])
         if self._captions is None:  # a vector of zeros
             return Best(_NOTHING, np.empty(0), offset)
-        found = self._captions.best(depth * _CAPTIONS_PER_IMAGE)
-        slots = self._revision.caption_images.of(found.keys)
+        captions = self._captions.best(depth * _CAPTIONS_PER_IMAGE)
+        slots = self._revision.caption_images.of(captions.keys)
         # Captions that were not found score less than those that were, but for what codes miss.
-        return Best(slots[slots >= 0], found.most[slots >= 0] + offset, found.outside + offset)
+        return Best(
+            slots[slots >= 0], captions.most[slots >= 0] + offset, captions.outside + offset
+        )
 
     def _by_image(self, depth: int, others: Sequence[Slots]) -> Best:
         """The best images, and what those that other sources found score."""
         if self._images is None:  # a vector of zeros
             return Best(_NOTHING, np.empty(0), 0.0)
-        found = self._images.best(depth)
-        slots = distinct([found.keys, *others])
-        return Best(slots, self._images.of(slots), found.outside)
+        images = self._images.best(depth)
+        slots = distinct([images.keys, *others])
+        return Best(slots, self._images.of(slots), images.outside)
 
     @cached_property
     def _words(self) -> tuple[WordMatches, WordMatches]:
